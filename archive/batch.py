@@ -1,0 +1,58 @@
+"""A batch of transitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Batch:
+    """Arrays of one batch, by attribute or by name; observations and actions made of parts come back as dicts.
+
+    observation, action, reward (n-step sum, float32), next_observation, terminated, truncated, discount (gamma^m, 0
+    where terminated: the target is reward + discount * V(next_observation)), index (ids), weight; extra fields such
+    as batch["log_prob"] by name. The arrays belong to the caller.
+    """
+
+    def __init__(self, arrays: dict[str, Any]) -> None:
+        self._arrays = arrays
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_arrays"][name]
+        except KeyError:
+            raise AttributeError(f"a batch of {', '.join(self.__dict__.get('_arrays', {}))} has no {name!r}") from None
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an array by name; KeyError without one."""
+        return self._arrays[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __len__(self) -> int:
+        return len(self._arrays["index"])
+
+    def __repr__(self) -> str:
+        shapes = {k: v.shape if isinstance(v, np.ndarray) else "..." for k, v in self._arrays.items()}
+        return f"Batch({', '.join(f'{k}: {v}' for k, v in shapes.items())})"
+
+    def asdict(self) -> dict[str, Any]:
+        """Return the arrays as a dict."""
+        return dict(self._arrays)
+
+
+def nest(name: str, arrays: dict[str, Array]) -> Any:
+    """Return the array `name`, or a nested dict of the arrays whose names start with `name/`."""
+    if name in arrays:
+        return arrays[name]
+    result: dict[str, Any] = {}
+    for full, array in arrays.items():
+        place, keys = result, full.split("/")[1:]
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+        place[keys[-1]] = array
+    return result

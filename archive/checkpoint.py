@@ -1,0 +1,49 @@
+"""A checkpoint as it was stored: the user's values, and where the run stood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import payload
+from .errors import DamagedError
+from .record import Slot
+from .store import read_payload
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint(Mapping[str, Any]):
+    """The values of `run.checkpoint(**values)` by name; `id` counts checkpoints, `position` is what rewind needs."""
+
+    id: int
+    position: Mapping[str, Any]
+    values_: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values_[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_)
+
+    def __len__(self) -> int:
+        return len(self.values_)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint(id={self.id}, rows={self.position['rows'].tolist()}, values={', '.join(self.values_)})"
+
+
+def newest(fd: int, slots: tuple[Slot, ...]) -> Checkpoint | None:
+    """Return the newest intact checkpoint of these slots, None if they hold none."""
+    damaged = None
+    for slot in sorted(slots, key=lambda s: -s.id):
+        if slot.id:
+            try:
+                found = payload.unpack(read_payload(fd, slot))
+            except DamagedError as error:
+                damaged = error
+                continue
+            return Checkpoint(slot.id, found["run"], found["values"])
+    if damaged is not None:
+        raise damaged
+    return None

@@ -1,0 +1,97 @@
+"""One chunk of rows of one field of one environment as bytes in the file: shuffle, deflate, trailer, checksum.
+
+HDF5 sees an ordinary shuffle + gzip + fletcher32 chunk. Between the deflate stream and the checksum stands a trailer
+that readers ignore, since deflate knows its own end; by the trailers alone a file can be rebuilt.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from zlib_ng import zlib_ng
+
+from . import _core
+from .errors import DamagedError
+
+LEVEL = 2  # zlib-ng: smaller than zlib's own level 1 at three times its speed
+
+
+@dataclass(frozen=True)
+class Trailer:
+    """Say which rows of which run a chunk holds."""
+
+    run_id: bytes
+    epoch: int
+    field: int
+    env: int
+    rows: int
+    first: int
+    raw: int  # decoded bytes
+    packed: int  # bytes of the deflate stream in front of the trailer
+    check: int = 0  # crc32 of stream and trailer
+
+    MAGIC: ClassVar[bytes] = b"RLAT"
+    FORM: ClassVar[struct.Struct] = struct.Struct("<4s8sIHHIIQIII")
+    SIZE: ClassVar[int] = 48
+
+    def pack(self, stream: bytes) -> bytes:
+        """Return the trailer's bytes, checksum over `stream` included."""
+        values = (self.MAGIC, self.run_id, self.epoch, self.field, 0, self.env, self.rows, self.first)
+        body = self.FORM.pack(*values, self.raw, self.packed, 0)[:-4]
+        return body + struct.pack("<I", zlib_ng.crc32(body, zlib_ng.crc32(stream)))
+
+    @classmethod
+    def parse(cls, data: bytes | memoryview) -> Trailer | None:
+        """Return the trailer in these 48 bytes, or None."""
+        magic, run_id, epoch, field, _, env, rows, first, raw, packed, check = cls.FORM.unpack(data)
+        return cls(run_id, epoch, field, env, rows, first, raw, packed, check) if magic == cls.MAGIC else None
+
+
+def encode(rows: np.ndarray[Any, Any], itemsize: int, trailer: Trailer) -> bytes:
+    """Return the bytes of a chunk: `rows` are its decoded bytes (uint8, contiguous).
+
+    A chunk that does not shrink becomes a stored (level 0) stream, so every chunk has the same filters.
+    """
+    if itemsize > 1:
+        mixed = np.empty_like(rows)
+        _core.shuffle(rows, mixed, itemsize)
+        rows = mixed
+    stream: bytes = zlib_ng.compress(rows, LEVEL)
+    if len(stream) >= len(rows):
+        stream = zlib.compress(rows, 0)
+    values = {**trailer.__dict__, "raw": len(rows), "packed": len(stream)}
+    body = stream + Trailer(**values).pack(stream)
+    return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
+
+
+def decode(data: bytes, itemsize: int, expected: Trailer, out: np.ndarray[Any, Any], where: str) -> None:
+    """Decode a chunk into `out` (uint8, its decoded size), or raise DamagedError naming `where`.
+
+    Checked: the checksum, and that the trailer names the run, field, environment and first row of `expected`.
+    """
+    body = memoryview(data)[:-4]
+    if len(data) < Trailer.SIZE + 4 or data[-4:] != struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8))):
+        raise DamagedError(f"{where}: checksum differs")
+    trailer = Trailer.parse(body[-Trailer.SIZE :])
+    if trailer is None or identity(trailer) != identity(expected) or trailer.packed != len(body) - Trailer.SIZE:
+        raise DamagedError(f"{where}: expected {identity(expected)}, found {trailer and identity(trailer)}")
+    try:
+        raw = zlib_ng.decompressobj().decompress(body[: trailer.packed], len(out) + 1)
+    except zlib_ng.error as error:
+        raise DamagedError(f"{where}: {error}") from error
+    if len(raw) != len(out):
+        raise DamagedError(f"{where}: expected {len(out)} bytes, found {len(raw)}")
+    decoded = np.frombuffer(raw, np.uint8)
+    if itemsize > 1:
+        _core.unshuffle(decoded, out, itemsize)
+    else:
+        out[:] = decoded
+
+
+def identity(trailer: Trailer) -> tuple[bytes, int, int, int]:
+    """Return what must agree between the chunk wanted and the chunk found: run, field, environment, first row."""
+    return trailer.run_id, trailer.field, trailer.env, trailer.first

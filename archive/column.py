@@ -1,0 +1,223 @@
+"""One field's rows of every environment: decoded chunks in a pool of fixed size, loaded when they are asked for.
+
+The rows still being written live in the same pool, in pinned slots, so reading and writing see one store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import _core
+from .chunk import decode
+from .errors import DamagedError, MemoryBudgetError
+from .guard import lock
+from .header import Header
+
+Array = np.ndarray[Any, Any]
+SPARE_SLOTS = 16  # what one item of a batch may touch at least, beside the chunks being written
+
+
+class Column:
+    """The rows of field `number`, `slots` chunks of them decoded in memory."""
+
+    def __init__(self, header: Header, number: int, slots: int, read: Callable[[int, int], bytes], path: str) -> None:
+        self.name = header.fields[number]
+        self.field = header.schema.steps[self.name]
+        self.header, self.number, self.read, self.path = header, number, read, path
+        self.envs, self.chunk_rows = header.schema.envs, header.rows[self.name]
+        self.dtype = np.dtype(self.field.dtype)
+        self.table = _core.ChunkTable(slots)
+        self.pool = np.empty((slots * self.chunk_rows, self.field.nbytes), np.uint8)
+        self.values = self.pool.reshape(-1).view(self.dtype).reshape(-1, *self.field.shape)
+        self.open: set[int] = set()  # chunks with rows that are not in the file as a full chunk yet
+        self.offset = np.full(64, -1, np.int64)
+        self.size = np.zeros(64, np.int64)
+
+    # --- where chunks are in the file
+
+    def locate(self, chunk: int, offset: int, size: int) -> None:
+        """Remember where in the file a chunk is."""
+        if chunk >= len(self.offset):
+            room = max(chunk + 1, 2 * len(self.offset))
+            self.offset = np.concatenate([self.offset, np.full(room - len(self.offset), -1, np.int64)])
+            self.size = np.concatenate([self.size, np.zeros(room - len(self.size), np.int64)])
+        self.offset[chunk], self.size[chunk] = offset, size
+
+    def fetch(self, chunk: int, slot: int) -> None:
+        """Read and decode a chunk of the file into a slot."""
+        first, env = chunk // self.envs * self.chunk_rows, chunk % self.envs
+        where = f"{self.path}: field {self.name!r}, environment {env}, rows from {first}"
+        if chunk >= len(self.offset) or self.offset[chunk] < 0:
+            raise DamagedError(f"{where}: the chunk is missing")
+        data = self.read(int(self.offset[chunk]), int(self.size[chunk]))
+        expected = self.header.trailer(self.number, env, first, self.chunk_rows, 0)
+        decode(data, self.dtype.itemsize, expected, self.bytes_of(slot), where)
+
+    # --- the pool
+
+    def bytes_of(self, slot: int) -> Array:
+        """Return the decoded bytes of a slot, one dimension."""
+        return self.pool[slot * self.chunk_rows : (slot + 1) * self.chunk_rows].reshape(-1)
+
+    def claim(self, chunk: int) -> int:
+        """Give a chunk a slot."""
+        slot: int = self.table.claim(chunk)
+        if slot < 0:
+            raise MemoryBudgetError(f"{self.path}: field {self.name!r}: a batch needs more chunks than memory holds")
+        return slot
+
+    def load(self, chunk: int) -> None:
+        """Bring a chunk of the file into the pool."""
+        slot = self.claim(chunk)
+        try:
+            self.fetch(chunk, slot)
+        except BaseException:
+            self.table.drop(chunk)
+            raise
+
+    def begin(self, chunk: int) -> Array:
+        """Open a chunk for writing, zeroed and pinned; return its rows."""
+        if chunk not in self.open:
+            slot = self.claim(chunk)
+            self.table.pin(chunk, True)
+            self.open.add(chunk)
+            self.bytes_of(slot)[:] = 0
+        slot = self.table.slot(chunk)
+        return self.values[slot * self.chunk_rows : (slot + 1) * self.chunk_rows]
+
+    def written(self, chunk: int, offset: int, size: int) -> None:
+        """Note that an open chunk is in the file now; its rows stay cached."""
+        self.locate(chunk, offset, size)
+        self.table.pin(chunk, False)
+        self.open.discard(chunk)
+
+    def forget(self, chunk: int) -> None:
+        """Drop a chunk from the pool, open or not."""
+        self.table.drop(chunk)
+        self.open.discard(chunk)
+
+    # --- rows
+
+    def put(self, env: Array, row: Array, values: Array) -> None:
+        """Write one row per entry into open chunks, opening those that begin."""
+        where = np.empty((len(row), 1), np.int64)
+        for chunk in self.table.resolve(env, row[:, None], self.envs, self.chunk_rows, where):
+            self.begin(chunk)
+        if where.min(initial=0) < 0:
+            self.table.resolve(env, row[:, None], self.envs, self.chunk_rows, where)
+        self.values[where[:, 0]] = values
+
+    def gather(self, env: Array, row: Array, out: Array | None = None) -> Array:
+        """Return rows (B, J, *shape): row[i, j] of environment env[i]; -1 gives zeros. Cost: one copy of the output."""
+        if out is None:
+            out = np.empty((*row.shape, *self.field.shape), self.dtype)
+        flat = out.reshape(-1).view(np.uint8).reshape(row.size, self.field.nbytes)
+        reach = int(row.max(axis=1, initial=0).max(initial=0) - row.min(initial=0)) if row.shape[1] > 1 else 0
+        chunks = min(row.shape[1], reach // self.chunk_rows + 2)
+        piece = max(1, (self.table.limit - len(self.open)) // chunks)
+        where = np.empty(row.shape, np.int64)
+        for k in range(0, len(row), piece):
+            part = slice(k, k + piece)
+            missing = self.table.resolve(env[part], row[part], self.envs, self.chunk_rows, where[part])
+            for chunk in missing:
+                self.load(chunk)
+            if missing:
+                self.table.resolve(env[part], row[part], self.envs, self.chunk_rows, where[part])
+            spread = row.shape[1]
+            _core.gather(self.pool, where[part].reshape(-1), flat[k * spread : (k + piece) * spread])
+        return out
+
+    def rows(self, env: int, start: int, stop: int) -> Array:
+        """Return rows start to stop of one environment."""
+        row = np.arange(start, stop)[:, None]
+        return self.gather(np.full(len(row), env), row)[:, 0]
+
+
+class Lengths(Protocol):
+    """What knows how many rows each environment has."""
+
+    rows: Array
+
+
+class LazyColumn:
+    """A field as an array that reads when it is indexed: (rows, *shape), or (rows, environments, *shape)."""
+
+    def __init__(self, column: Column, owner: Lengths, axis: bool) -> None:
+        self._column, self._owner, self._axis = column, owner, axis
+
+    @property
+    def _lengths(self) -> Array:
+        return self._owner.rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape; rows of the longest environment first."""
+        envs = (self._column.envs,) if self._axis else ()
+        return (int(self._lengths.max()), *envs, *self._column.field.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """dtype of the field."""
+        return self._column.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Array:
+        """Read rows (and environments), each index by itself; rows past an environment's end are zeros."""
+        key = key if isinstance(key, tuple) else (key,)
+        if any(k is Ellipsis for k in key):
+            at = next(i for i, k in enumerate(key) if k is Ellipsis)
+            key = key[:at] + (slice(None),) * (len(self.shape) - len(key) + 1) + key[at + 1 :]
+        rows = np.asarray(np.arange(len(self))[key[0]])
+        envs = np.arange(self._column.envs)[key[1] if len(key) > 1 else slice(None)] if self._axis else 0
+        rest = key[1 + self._axis :]
+        result = self._read(rows, np.asarray(envs))
+        return result[(*(slice(None),) * (rows.ndim + np.ndim(envs)), *rest)] if rest else result
+
+    def _read(self, rows: Array, envs: Array) -> Array:
+        grid_rows, grid_envs = np.broadcast_arrays(rows.reshape(*rows.shape, *(1,) * envs.ndim), envs)
+        flat_rows, flat_envs = grid_rows.reshape(-1, 1).astype(np.int64), grid_envs.reshape(-1).astype(np.int64)
+        exists = flat_rows[:, 0] < self._lengths[flat_envs]
+        flat_rows = np.where(exists[:, None], flat_rows, -1)
+        with lock:
+            found = self._column.gather(flat_envs, np.ascontiguousarray(flat_rows))
+        return found.reshape(*grid_rows.shape, *self._column.field.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype)
+
+
+def slots_for(header: Header, memory: int) -> dict[str, int]:
+    """Divide a budget in bytes among the fields: slots so that all keep the same rows in memory.
+
+    Refuses a budget below the floor: the chunks being written and what one item of a batch touches.
+    """
+    floors = {name: 2 * header.schema.envs + SPARE_SLOTS for name in header.fields}
+    size = {name: header.rows[name] * header.row_bytes(name) for name in header.fields}
+    floor = sum(floors[name] * size[name] for name in header.fields)
+    if memory < floor:
+        raise MemoryBudgetError(f"{max(memory, 0)} bytes of memory for decoded chunks: this run needs at least {floor}")
+    rows = (memory - floor) // sum(header.row_bytes(name) for name in header.fields)
+    return {name: floors[name] + rows // header.rows[name] for name in header.fields}
+
+
+def parse_bytes(memory: int | str) -> int:
+    """Return a number of bytes from "1 GiB", "500 MB" or an int.
+
+    >>> parse_bytes("1 GiB")
+    1073741824
+    """
+    if isinstance(memory, str):
+        units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+        units |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+        number = memory.strip().rstrip("BKMGTibkmgt ")
+        unit = memory.strip()[len(number) :].strip().upper() or "B"
+        try:
+            return int(float(number) * units[unit])
+        except (ValueError, KeyError):
+            raise MemoryBudgetError(f"memory {memory!r}: expected bytes, or text such as '1 GiB'") from None
+    return int(memory)

@@ -1,0 +1,138 @@
+"""Commits: what must be written, in which order, so that a kill at any point leaves the last commit whole.
+
+Chunks and tails first, then HDF5's flush, then journal, record, held blocks and mark in one call of the file object.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import payload
+from .errors import StateError, WriteError
+from .record import MAX_SLOTS, Record, Slot
+from .rows import Rows, tail_position
+from .store import Store
+
+Array = np.ndarray[Any, Any]
+ALIGN = 512
+
+
+class Commits:
+    """Write commits of `rows` into `store`, going on from record `last`.
+
+    A tail slot is append-only while its chunk is open: `tail_base` is the first row of that chunk in the slot that
+    the last record names, -1 when the next commit must write the other slot; `tail_rows` how far it is filled.
+    """
+
+    def __init__(self, rows: Rows, store: Store, last: Record | None) -> None:
+        self.rows, self.store, self.header = rows, store, rows.header
+        fields, envs = len(self.header.fields), self.header.schema.envs
+        self.sequence, self.epoch = (last.sequence, last.epoch + 1) if last else (0, 1)
+        self.slots: tuple[Slot, ...] = last.slots if last else ()
+        self.tail_offset = last.tail_offset if last else np.zeros(fields, np.int64)
+        self.tail_slot = last.tail_slot if last else np.zeros((fields, envs), np.uint8)
+        self.tail_check = last.tail_check if last else np.zeros((fields, envs), np.uint32)
+        self.tail_base = np.full((fields, envs), -1, np.int64)
+        self.tail_rows = np.zeros((fields, envs), np.int64)
+        self.synced = False
+        if last is not None and not last.in_fields:
+            for number, column in enumerate(rows.columns.values()):
+                self.tail_base[number] = rows.bases(column.chunk_rows)
+                self.tail_rows[number] = rows.known(column.name)
+
+    def write(self, sync: bool, slots: tuple[Slot, ...] | None = None, in_fields: bool = False) -> None:
+        """Commit the rows as they are; `in_fields` says that no tail is needed to read them."""
+        episodes = self.rows.episodes
+        if episodes.dirty:
+            self.store.write_episodes(episodes.columns, episodes.count, episodes.dirty)
+        tail = None if in_fields else self.write_tails()
+        self.store.flush()
+        self.seal(sync, self.slots if slots is None else slots, tail, in_fields)
+        episodes.dirty = set()
+
+    def changed(self, name: str, env: Array) -> None:
+        """Note that a row which may be in the tail already has changed: the other slot is written next."""
+        self.tail_base[self.header.fields.index(name), env] = -1
+
+    def write_tails(self) -> tuple[Array, Array, Array, Array, Array]:
+        """Append the rows of open chunks to their slots; return what the record will say of them."""
+        offset, slot, check = self.tail_offset.copy(), self.tail_slot.copy(), self.tail_check.copy()
+        bases, rows = np.empty_like(self.tail_base), np.empty_like(self.tail_rows)
+        for number, column in enumerate(self.rows.columns.values()):
+            base = bases[number] = self.rows.bases(column.chunk_rows)
+            known = rows[number] = self.rows.known(column.name)
+            if not offset[number] and (known > base).any():
+                offset[number] = self.store.create_tail(number)
+            moved = self.tail_base[number] != base
+            slot[number] ^= moved
+            check[number][moved] = 0
+            start = np.where(moved, base, self.tail_rows[number])
+            for env in np.flatnonzero(known > start).tolist():
+                data = column.rows(env, int(start[env]), int(known[env])).reshape(-1).view(np.uint8)
+                at = tail_position(self.header, offset, slot, number, env)
+                self.store.write_at(at + int(start[env] - base[env]) * column.field.nbytes, data)
+                check[number, env] = zlib.crc32(data, int(check[number, env]))
+        return offset, slot, check, bases, rows
+
+    def seal(self, sync: bool, slots: tuple[Slot, ...], tail: tuple[Array, ...] | None, in_fields: bool) -> None:
+        """Write journal, record, held blocks and mark; afterwards the commit is what the file says."""
+        file, region = self.store.file, self.header.region
+        journal = file.journal()
+        offset, slot, check, *filled = tail or (self.tail_offset, self.tail_slot, self.tail_check)
+        record = Record(
+            sequence=self.sequence + 1,
+            epoch=self.epoch,
+            rows=self.rows.rows,
+            states=self.rows.states,
+            episodes=self.rows.episodes.count,
+            tail_offset=offset,
+            tail_slot=slot,
+            tail_check=check,
+            in_fields=in_fields,
+            synced=sync,
+            end=file.end,
+            journal_offset=-(-max(file.end, file.size) // ALIGN) * ALIGN,
+            journal_length=len(journal),
+            journal_check=zlib.crc32(journal),
+            slots=slots,
+        )
+        places, mark = region.copies(record.sequence), region.mark(record.sequence)
+        failed = file.seal(journal, record.journal_offset, record.pack(), places, mark, region.mark_offset, sync)
+        if failed:
+            raise WriteError(failed, f"{self.rows.path}: {os.strerror(failed)}; reopen the run to go on")
+        self.sequence, self.slots, self.synced = record.sequence, slots, sync
+        self.tail_offset, self.tail_slot, self.tail_check = offset, slot, check
+        self.tail_base, self.tail_rows = filled or (np.full_like(self.tail_base, -1), self.tail_rows)
+        if not file.live:
+            file.begin(file.end)
+        self.store.check()
+
+    # --- checkpoints
+
+    def checkpoint(self, values: Mapping[str, Any], keep: int, sync: bool) -> None:
+        """Commit together with the user's values, in the slot of the oldest of `keep` checkpoints."""
+        data = payload.pack({"run": self.position(), "values": values})
+        slots = list(self.slots) + [Slot()] * (max(keep, 2) - len(self.slots))
+        oldest = min(range(len(slots)), key=lambda k: slots[k].id)
+        number = max(s.id for s in slots) + 1
+        slots[oldest] = self.store.write_payload(oldest, slots[oldest], number, data)
+        self.write(sync, tuple(slots))
+
+    def check_values(self, values: Mapping[str, Any], keep: int) -> None:
+        """Refuse values that cannot be stored before anything is written."""
+        if not 1 <= keep <= MAX_SLOTS:
+            raise StateError(f"keep {keep}: expected 1 to {MAX_SLOTS}")
+        payload.describe("", dict(values), [])
+
+    def position(self) -> dict[str, Any]:
+        """Return what a rewind needs to know: rows, states, and how far the episodes going on had come."""
+        episodes = self.rows.episodes
+        begun = episodes.current >= 0
+        last = np.maximum(episodes.current, 0)
+        column = {k: np.where(begun, episodes.columns[k][last], 0) for k in ("length", "return")}
+        return {"rows": self.rows.rows, "states": self.rows.states, "episodes": episodes.count, **column}

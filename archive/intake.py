@@ -1,0 +1,137 @@
+"""What users hand in, checked and cast before anything changes: one row for every environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import FieldError, UnknownFieldError
+from .schema import Field, Schema, as_array, is_observation
+
+Array = np.ndarray[Any, Any]
+
+
+class Intake:
+    """Turn arguments of reset, step and extend into arrays (envs, *shape) by field name.
+
+    Fields that arrive stacked are cut to their newest frame; `stacks` keeps the last stack of each, since the next
+    one must continue it.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.observations = {k: f for k, f in schema.steps.items() if is_observation(k)}
+        self.actions = {k: f for k, f in schema.steps.items() if k.split("/")[0] == "action"}
+        self.stacks: dict[str, Array] = {}
+
+    def one(self, name: str, value: Any, rows: int | None = None) -> Array:
+        """Return `value` of one field with its leading axis: environments, or `rows` rows of one environment."""
+        field = self.schema.steps[name]
+        lead = (rows,) if rows is not None else (self.schema.num_envs,) if self.schema.num_envs else ()
+        array = field.cast(name, value, (*lead, *field.arrives))
+        return array if lead else array[None]
+
+    def group(self, fields: Mapping[str, Field], value: Any, rows: int | None = None) -> dict[str, Array]:
+        """Return every field of an observation or action that may be nested."""
+        return {name: self.one(name, part(name, value), rows) for name in fields}
+
+    def step(self, values: Mapping[str, Any], info: Any, extras: Mapping[str, Any]) -> dict[str, Array]:
+        """Return what completes the waiting rows: action, reward, flags and extra fields."""
+        result = self.group(self.actions, values["action"])
+        for name in ("reward", "terminated", "truncated"):
+            result[name] = self.one(name, values[name])
+        given = dict(extras)
+        for name in self.schema.extras:
+            if name.startswith("info/") and name not in given and isinstance(info, Mapping):
+                given[name] = info.get(name.removeprefix("info/"))
+            if given.get(name) is None:
+                raise FieldError(f"field {name!r} is missing")
+            result[name] = self.one(name, given.pop(name))
+        self.refuse_unknown(given)
+        return result
+
+    def extend(self, values: Mapping[str, Any]) -> dict[str, Array]:
+        """Return whole rows (rows, *shape) of one environment; missing flags are False."""
+        given = dict(values)
+        if "observation" not in {k.split("/")[0] for k in given}:
+            raise FieldError("field 'observation' is missing")
+        name = next(k for k in given if k.split("/")[0] == "observation")
+        rows = len(as_array(name, given[name] if not isinstance(given[name], Mapping) else first_leaf(given[name])))
+        result = {}
+        for name, field in self.schema.steps.items():
+            top = name.split("/")[0]
+            if name not in given and top not in given:
+                if name not in ("terminated", "truncated", "is_first", "is_last"):
+                    raise FieldError(f"field {name!r} is missing")
+                result[name] = np.zeros(rows, np.bool_)
+                continue
+            value = given[name] if name in given else part(name, given[top])
+            shape = (rows, *field.shape)
+            result[name] = field.cast(name, value, shape)
+        self.refuse_unknown({k: v for k, v in given.items() if k not in {n.split("/")[0] for n in result} | set(result)})
+        return result
+
+    def refuse_unknown(self, names: Mapping[str, Any]) -> None:
+        """Raise UnknownFieldError if anything is left over."""
+        for name in names:
+            raise UnknownFieldError(f"field {name!r} is not in the schema, which has {', '.join(self.schema.steps)}")
+
+    # --- frame stacks
+
+    def frames(self, observations: Mapping[str, Array], first: Array) -> dict[str, Array]:
+        """Return the newest frame of each stacked field, refusing a stack that does not continue the last one.
+
+        `first` is true where an episode starts.
+        """
+        result = {}
+        for name, array in observations.items():
+            field = self.observations[name]
+            if field.stacked is None:
+                result[name] = array
+                continue
+            stack = np.moveaxis(array, field.stack_axis + 1, 1)
+            self.check_stack(name, stack, first)
+            result[name] = stack[:, -1]
+        return result
+
+    def check_stack(self, name: str, stack: Array, first: Array) -> None:
+        """Refuse a stack whose older frames are not what was stored."""
+        old, field = self.stacks.get(name), self.observations[name]
+        if not first.all():
+            live = slice(None) if not first.any() else ~first
+            if old is not None and not np.array_equal(stack[live, :-1], old[live, 1:]):
+                raise FieldError(f"field {name!r}: the stack does not continue the frames stored before it")
+        if first.any():
+            new = stack[first]
+            expected = new[:, -1:] if field.padding == "repeat" else np.zeros_like(new[:, -1:])
+            if not np.array_equal(new[:, :-1], np.broadcast_to(expected, new[:, :-1].shape)):
+                raise FieldError(f"field {name!r}: at the start of an episode the stack is not padded by {field.padding!r}")
+
+    def remember(self, observations: Mapping[str, Array], env: Array) -> None:
+        """Keep the stacks of these environments to check the next ones against."""
+        for name, array in observations.items():
+            if self.observations[name].stacked is not None:
+                stack = np.moveaxis(array, self.observations[name].stack_axis + 1, 1)
+                if name not in self.stacks or len(env) == len(stack):
+                    self.stacks[name] = stack.copy()
+                else:
+                    self.stacks[name][env] = stack[env]
+
+
+def part(name: str, value: Any) -> Any:
+    """Return the part of a nested value that a field's name points to."""
+    for key in name.split("/")[1:]:
+        try:
+            value = value[key] if isinstance(value, Mapping) else value[int(key)]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise FieldError(f"field {name!r} is missing") from None
+    return value
+
+
+def first_leaf(value: Any) -> Any:
+    """Return the first array of a nested value."""
+    while isinstance(value, (Mapping, Sequence)) and not isinstance(value, (str, bytes)):
+        value = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
+    return value

@@ -1,0 +1,152 @@
+"""How runs are created and opened."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ._file import ReadView
+from .column import parse_bytes
+from .errors import ExistingRunError, FieldError, MissingRunError, NotARunError, SchemaError
+from .header import Header
+from .lock import WriterLock
+from .rows import Rows
+from .run import Run
+from .schema import Schema
+from .snapshot import recover, take
+from .source import Source
+from .store import Store
+from .writer import Writer
+
+UNSET: Any = object()
+BINARY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def create(
+    path: str | os.PathLike[str],
+    env_or_schema: Any,
+    *,
+    num_envs: int | None = None,
+    autoreset: str | None = None,
+    compression: str = "gzip",
+    metadata: Mapping[str, Any] | None = None,
+    commit_every: float | None = 5.0,
+    memory: int | str = "1 GiB",
+) -> Run:
+    """Create a run at `path` and open it for writing; ExistingRunError if there is a file already.
+
+    `env_or_schema`: a Gymnasium environment or vector environment, or a Schema. `commit_every` in seconds, None for
+    commits by hand only. `memory` bounds decoded chunks and sum trees. The file appears whole or not at all.
+    """
+    if compression != "gzip":
+        raise SchemaError(f"compression {compression!r}: this version writes 'gzip'")
+    schema = env_or_schema if isinstance(env_or_schema, Schema) else Schema.from_env(env_or_schema)
+    schema = schema.with_options(num_envs, autoreset)
+    target, budget = Path(path), parse_bytes(memory)
+    texts = {
+        "environment": dict(schema.environment),
+        "metadata": dict(metadata or {}),
+        "options": {"commit_every": commit_every},
+        "provenance": {"created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "python": platform.python_version()},
+    }
+    if not target.parent.is_dir():
+        raise MissingRunError(f"{target.parent}: no such folder")
+    held = WriterLock(target)
+    store = None
+    partial = target.with_name(target.name + ".partial")
+    try:
+        if target.exists():
+            raise ExistingRunError(f"{target} exists already; open it with mode 'a' to go on")
+        store = Store.create(partial, schema, uuid.uuid4().hex[:16], texts)
+        rows = Rows(store.header, str(target), store.file.read_at, budget)
+        writer = Writer(rows, store, held, None, commit_every)
+        writer.commit()
+        os.rename(partial, target)
+    except BaseException:
+        if store is not None:
+            store.abandon()
+        partial.unlink(missing_ok=True)
+        held.release()
+        raise
+    return Run(target, store.header, writer, texts)
+
+
+def open(  # noqa: A001 - the name is part of the public contract
+    path: str | os.PathLike[str],
+    mode: str = "r",
+    env_or_schema: Any = None,
+    *,
+    num_envs: int | None = None,
+    autoreset: str | None = None,
+    compression: str = "gzip",
+    metadata: Mapping[str, Any] | None = None,
+    commit_every: float | None = UNSET,
+    memory: int | str = "1 GiB",
+) -> Run:
+    """Open a run: "r" reads and never writes, also while somebody else writes; "a" goes on writing.
+
+    "a" recovers what a killed writer had committed. It creates the run when it is missing and a schema or an
+    environment is given; a schema given for a run that exists must agree with it.
+    """
+    if mode not in ("r", "a"):
+        raise FieldError(f"mode {mode!r}: expected 'r' or 'a'")
+    target, budget = Path(path), parse_bytes(memory)
+    if not target.is_file():
+        if mode == "a" and env_or_schema is not None and not target.exists():
+            every = 5.0 if commit_every is UNSET else commit_every
+            options = {"num_envs": num_envs, "autoreset": autoreset, "compression": compression, "metadata": metadata}
+            return create(target, env_or_schema, **options, commit_every=every, memory=memory)
+        raise MissingRunError(f"{target}: no such file") if not target.exists() else NotARunError(f"{target}: not a file")
+    if mode == "r":
+        return open_reader(target, budget)
+    run = open_writer(target, budget, commit_every)
+    if env_or_schema is not None:
+        given = env_or_schema if isinstance(env_or_schema, Schema) else Schema.from_env(env_or_schema)
+        given = given.with_options(num_envs, autoreset)
+        if (dict(given.steps), given.num_envs) != (dict(run.schema.steps), run.schema.num_envs):
+            run.close()
+            raise SchemaError(f"{target}: the file holds {run.schema}, but {given} was given")
+    return run
+
+
+def open_reader(target: Path, budget: int) -> Run:
+    """Open a run for reading."""
+    fd = os.open(target, os.O_RDONLY | BINARY)
+    try:
+        header = Header.read(fd, str(target))
+        return Run(target, header, Source(fd, header, str(target), budget))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def open_writer(target: Path, budget: int, commit_every: Any) -> Run:
+    """Recover a run and open it for writing."""
+    held = WriterLock(target)
+    store, fd = None, -1
+    try:
+        fd = os.open(target, os.O_RDWR | BINARY)
+        header = Header.read(fd, str(target))
+        record = recover(fd, header, str(target))
+        snapshot = take(fd, header, ReadView(fd), str(target))
+        store = Store.append(fd, header, record.end, str(target))
+        rows = Rows(header, str(target), store.file.read_at, budget)
+        rows.restore(snapshot)
+        rows.need_tail(rows.restore_open(record))
+        every = snapshot.texts["options"]["commit_every"] if commit_every is UNSET else commit_every
+        writer = Writer(rows, store, held, record, every)
+        store.write_totals(rows.steps, rows.episodes.count, False)
+        writer.commit()
+    except BaseException:
+        if store is not None:
+            store.abandon()
+        elif fd >= 0:
+            os.close(fd)
+        held.release()
+        raise
+    return Run(target, header, writer, snapshot.texts)

@@ -1,0 +1,126 @@
+"""Checkpoint values as bytes and back: numbers, text, bytes, arrays, numpy generators, lists, tuples, nested dicts.
+
+A JSON manifest describes the tree; arrays and bytes follow it one after the other. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .errors import DamagedError, FieldTypeError
+
+HEAD = struct.Struct("<4sI")
+MAGIC = b"RLAC"
+GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+
+
+def pack(values: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a nested dict; FieldTypeError names the value that cannot be stored."""
+    buffers: list[bytes] = []
+    manifest = json.dumps(describe("", dict(values), buffers)).encode()
+    return b"".join([HEAD.pack(MAGIC, len(manifest)), manifest, *buffers])
+
+
+def describe(path: str, value: Any, buffers: list[bytes]) -> Any:
+    """Return the JSON that stands for `value`, its bytes appended to `buffers`."""
+    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise FieldTypeError(f"checkpoint {path or 'values'}: keys must be str, found {key!r}")
+        return {"dict": {k: describe(f"{path}/{k}", v, buffers) for k, v in value.items()}}
+    if isinstance(value, (list, tuple)):
+        items = [describe(f"{path}/{k}", v, buffers) for k, v in enumerate(value)]
+        return {type(value).__name__ if type(value) in (list, tuple) else "tuple": items}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        buffers.append(bytes(value))
+        return {"bytes": len(buffers[-1])}
+    if isinstance(value, np.random.Generator):
+        return {"generator": describe(path, value.bit_generator.state, buffers)}
+    if isinstance(value, np.random.RandomState):
+        return {"random_state": describe(path, value.get_state(legacy=False), buffers)}
+    return describe_array(path, value, buffers)
+
+
+def describe_array(path: str, value: Any, buffers: list[bytes]) -> Any:
+    """Return the JSON of an array, a numpy scalar or anything that numpy can read as one."""
+    if not isinstance(value, (np.ndarray, np.generic)) and not hasattr(value, "__array__"):
+        raise FieldTypeError(f"checkpoint {path}: {type(value).__name__} cannot be stored; give its bytes or arrays")
+    array = np.asarray(value)
+    if array.dtype.hasobject or array.dtype.kind not in "biufcSU":
+        raise FieldTypeError(f"checkpoint {path}: an array of {array.dtype} cannot be stored")
+    buffers.append(array.tobytes())
+    return {"scalar" if isinstance(value, np.generic) else "array": [array.dtype.str, list(array.shape)]}
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """Undo `pack`; arrays come back as new, writable arrays."""
+    try:
+        magic, length = HEAD.unpack_from(data)
+        if magic != MAGIC:
+            raise ValueError("not a checkpoint")
+        reader = Reader(data, HEAD.size + length)
+        values: dict[str, Any] = reader.build(json.loads(data[HEAD.size : HEAD.size + length]))
+        return values
+    except (struct.error, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedError(f"checkpoint: {error}") from error
+
+
+class Reader:
+    """Rebuild values from their JSON, taking bytes in the order in which they were written."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at = data, at
+
+    def take(self, size: int) -> bytes:
+        """Return the next `size` bytes."""
+        if size < 0 or self.at + size > len(self.data):
+            raise ValueError("shorter than its manifest says")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def build(self, node: Any) -> Any:
+        """Return the value of one node."""
+        if not isinstance(node, dict):
+            return node
+        ((kind, body),) = node.items()
+        return BUILDERS[kind](self, body)
+
+    def array(self, body: Any) -> np.ndarray[Any, Any]:
+        """Return the array of a [dtype, shape] node."""
+        dtype, shape = np.dtype(body[0]), tuple(int(n) for n in body[1])
+        count = int(np.prod(shape, dtype=object))
+        return np.frombuffer(self.take(count * dtype.itemsize), dtype).reshape(shape).copy()
+
+    def generator(self, body: Any) -> np.random.Generator:
+        """Return a Generator; only numpy's own bit generators are made."""
+        state = self.build(body)
+        if state["bit_generator"] not in GENERATORS:
+            raise ValueError(f"bit generator {state['bit_generator']!r} is not one of {GENERATORS}")
+        bits = getattr(np.random, state["bit_generator"])()
+        bits.state = state
+        return np.random.Generator(bits)
+
+    def random_state(self, body: Any) -> np.random.RandomState:
+        """Return a RandomState."""
+        result = np.random.RandomState()
+        result.set_state(self.build(body))
+        return result
+
+
+BUILDERS: dict[str, Callable[[Reader, Any], Any]] = {
+    "dict": lambda reader, body: {k: reader.build(v) for k, v in body.items()},
+    "list": lambda reader, body: [reader.build(v) for v in body],
+    "tuple": lambda reader, body: tuple(reader.build(v) for v in body),
+    "bytes": lambda reader, body: reader.take(body),
+    "array": Reader.array,
+    "scalar": lambda reader, body: reader.array(body)[()],
+    "generator": Reader.generator,
+    "random_state": Reader.random_state,
+}

@@ -1,0 +1,144 @@
+"""All rows of a run as one state: how many each environment has, its episodes, its fields' columns.
+
+A writer appends to it, a reader restores it from a snapshot, a replay samples from it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import numpy as np
+
+from .column import Column, slots_for
+from .episodes import Episodes
+from .errors import DamagedError
+from .header import Header, settled
+from .layout import SPARE_ROWS
+from .record import BETWEEN, ENDED, OPEN, Record
+from .schema import is_observation
+from .snapshot import Snapshot
+
+Array = np.ndarray[Any, Any]
+Read = Callable[[int, int], bytes]
+
+
+class Guest(Protocol):
+    """Something else that takes memory from a run's budget."""
+
+    nbytes: int
+
+
+class Rows:
+    """`rows[e]` rows of environment e exist, `states[e]` says whether its last one waits for an action.
+
+    `generation` changes when rows are given up, so that replays notice.
+    """
+
+    def __init__(self, header: Header, path: str, read: Read, memory: int) -> None:
+        self.header, self.path, self.read, self.memory = header, path, read, memory
+        slots = slots_for(header, memory)
+        self.columns = {
+            name: Column(header, number, slots[name], read, path) for number, name in enumerate(header.fields)
+        }
+        self.rows = np.zeros(header.schema.envs, np.int64)
+        self.states = np.full(header.schema.envs, ENDED, np.uint8)
+        self.episodes = Episodes(header.schema.envs)
+        self.generation = 0
+        self.guests: WeakSet[Guest] = WeakSet()
+
+    def make_room_for(self, guest: Guest) -> None:
+        """Take the memory of a replay's tree out of the budget, leaving fewer decoded chunks."""
+        others = sum(g.nbytes for g in self.guests if g is not guest)
+        slots = slots_for(self.header, self.memory - others - guest.nbytes)
+        self.guests.add(guest)
+        for name, column in self.columns.items():
+            column.table.limit_to(slots[name])
+
+    # --- which rows are where
+
+    def bases(self, chunk_rows: int) -> Array:
+        """Return for each environment the first row of the first chunk that is not in the file as a full one."""
+        rows = settled(self.rows, self.states == OPEN, self.states == BETWEEN)
+        return np.asarray(rows // chunk_rows * chunk_rows)
+
+    def known(self, name: str) -> Array:
+        """Return for each environment how many rows of a field are known: a head has only its observation."""
+        return self.rows if is_observation(name) else self.rows - (self.states == OPEN)
+
+    @property
+    def steps(self) -> int:
+        """Transitions of all environments, without rows given up."""
+        return int(self.episodes["length"].sum())
+
+    # --- restoring
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take the state of a snapshot; the rows of chunks not yet full are read by `restore_open`."""
+        for name, (numbers, offsets, sizes) in snapshot.chunks.items():
+            column = self.columns[name]
+            if len(numbers):
+                column.locate(int(numbers.max()), -1, 0)
+                column.offset[numbers], column.size[numbers] = offsets, sizes
+        self.rows, self.states = snapshot.record.rows.copy(), snapshot.record.states.copy()
+        self.episodes = Episodes(self.header.schema.envs, snapshot.episodes)
+
+    def restore_open(self, record: Record) -> bool:
+        """Read the rows of chunks not yet full from the tail or the fields; False if a tail fails its checksum."""
+        for number, column in enumerate(self.columns.values()):
+            for chunk in list(column.open):
+                column.forget(chunk)
+            bases, known = self.bases(column.chunk_rows), self.known(column.name)
+            for env in np.flatnonzero(known > bases).tolist():
+                base, stop = int(bases[env]), int(known[env])
+                if record.in_fields:
+                    self.fill_from_chunks(column, env, base, stop)
+                elif not self.fill_from_tail(column, record, number, env, base, stop):
+                    return False
+        self.derive_heads()
+        return True
+
+    def fill_from_chunks(self, column: Column, env: int, base: int, stop: int) -> None:
+        """Read rows that a clean close has put into the field."""
+        for first in range(base, stop, column.chunk_rows):
+            chunk = first // column.chunk_rows * column.envs + env
+            column.forget(chunk)
+            column.begin(chunk)
+            column.fetch(chunk, column.table.slot(chunk))
+
+    def fill_from_tail(self, column: Column, record: Record, number: int, env: int, base: int, stop: int) -> bool:
+        """Read rows from the tail slot that the record names; False if they fail their checksum."""
+        offset = tail_position(self.header, record.tail_offset, record.tail_slot, number, env)
+        size = column.field.nbytes
+        data = self.read(offset, (stop - base) * size)
+        if zlib.crc32(data) != record.tail_check[number, env] or not record.tail_offset[number]:
+            return False
+        values = np.frombuffer(data, column.dtype).reshape(-1, *column.field.shape)
+        rows = np.arange(base, stop)
+        for first in range(base, stop, column.chunk_rows):
+            column.forget(first // column.chunk_rows * column.envs + env)
+        column.put(np.full(len(rows), env), rows, values)
+        return True
+
+    def derive_heads(self) -> None:
+        """Set the flags of heads, which are not stored until an action completes them."""
+        env = np.flatnonzero(self.states == OPEN)
+        if len(env):
+            head = self.rows[env] - 1
+            starts = self.episodes.columns["start"][self.episodes.current[env]]
+            self.columns["is_first"].put(env, head, head == starts)
+            self.columns["is_last"].put(env, head, np.ones(len(env), np.bool_))
+
+    def need_tail(self, restored: bool) -> None:
+        """Raise DamagedError unless the open rows could be restored."""
+        if not restored:
+            raise DamagedError(f"{self.path}: the tail fails its checksum")
+
+
+def tail_position(header: Header, tail_offset: Array, tail_slot: Array, number: int, env: int) -> int:
+    """Return where in the file the tail slot in use of a field and environment starts."""
+    name = header.fields[number]
+    room = (header.rows[name] + SPARE_ROWS - 1) * header.row_bytes(name)
+    return int(tail_offset[number] + (int(tail_slot[number, env]) * header.schema.envs + env) * room)

@@ -1,0 +1,251 @@
+"""A run: one file, open for writing or for reading. Wires the other modules together and computes little itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from .batch import nest
+from .checkpoint import Checkpoint, newest
+from .column import LazyColumn
+from .errors import FieldError, IndexRangeError, StateError, UnknownFieldError
+from .guard import lock
+from .header import Header
+from .replay import Options, Replay, restored
+from .rows import Rows
+from .samplers import Sampler, Uniform
+from .schema import Schema, is_observation
+from .source import Source
+from .writer import Writer
+
+Array = np.ndarray[Any, Any]
+
+
+class Run:
+    """Rows of one training run. Made by `archive.create` and `archive.open`; also a context manager.
+
+    A run that was opened with "r" refuses everything that writes. Calls from several threads take turns.
+    """
+
+    def __init__(self, path: Path, header: Header, file: Writer | Source, texts: Mapping[str, Any] | None = None) -> None:
+        self.path, self._header, self._file = path, header, file
+        self._rows: Rows = file.rows
+        self._texts = dict(file.texts if isinstance(file, Source) else texts or {})
+
+    # --- write
+
+    def _writer(self) -> Writer:
+        if isinstance(self._file, Writer):
+            self._file.require_usable()
+            return self._file
+        raise StateError(f"{self.path}: open for reading; open it with mode 'a' to write")
+
+    def reset(self, observation: Any, info: Any = None, *, mask: Any = None, seed: Any = None) -> None:
+        """Start an episode: run.reset(*env.reset()). An episode going on is interrupted.
+
+        `mask` (N,) bool limits it to some environments; `seed` (int, or one per environment) is kept with the episode.
+        """
+        with lock:
+            writer = self._writer()
+            if mask is not None:
+                mask = np.asarray(mask)
+                if mask.shape != (self._header.schema.envs,) or mask.dtype != np.bool_:
+                    raise FieldError(f"mask: expected bool ({self._header.schema.envs},), found {mask.dtype} {mask.shape}")
+            writer.reset(observation, mask, seed)
+
+    def step(
+        self,
+        action: Any,
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        info: Any = None,
+        **extras: Any,
+    ) -> Any:
+        """Append a step: run.step(action, *env.step(action)); return the ids (N,) of the transitions, one int for one env.
+
+        -1 where nothing was completed: an environment that ended in the step before and resets itself in this one.
+        Extra fields of the schema come by keyword, `info/...` fields from `info`.
+        """
+        with lock:
+            values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+            ids = self._writer().step(values, observation, info, extras)
+            return ids if self._header.schema.num_envs is not None else int(ids[0])
+
+    def extend(self, rows: Mapping[str, Any], env: int = 0) -> Array:
+        """Append whole rows (L, *field) of one environment and return their ids (L,), -1 for final observations.
+
+        Row t holds an observation and what followed it; a row with `is_last` holds the observation an episode ended
+        on. Missing flags are False; a row starts an episode where the one before it ended one, or by `is_first`.
+        """
+        with lock:
+            if not 0 <= env < self._header.schema.envs:
+                raise IndexRangeError(f"environment {env}: the run has {self._header.schema.envs}")
+            return self._writer().extend(rows, env)
+
+    def end_episode(self, truncated: bool = True) -> None:
+        """End the episodes going on in all environments, by default as truncated in their last step."""
+        with lock:
+            self._writer().end_episode(bool(truncated))
+
+    def commit(self, sync: bool = False) -> None:
+        """Make all that was appended survive a kill of the process; with `sync` a power cut as well."""
+        with lock:
+            self._writer().commit(sync)
+
+    def refresh(self) -> None:
+        """See what a writer in another process has committed meanwhile; does nothing on a run open for writing."""
+        if isinstance(self._file, Source):
+            with lock:
+                self._file.refresh()
+                self._texts = self._file.texts
+
+    def close(self) -> None:
+        """Commit and close; a run whose writes failed is left as the last commit."""
+        with lock:
+            self._file.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # --- resume
+
+    def checkpoint(self, *, keep: int = 2, sync: bool = False, **values: Any) -> None:
+        """Commit and store `values` with it, the newest `keep` times: run.checkpoint(replay=replay.state_dict(), step=n).
+
+        Values: numbers, text, bytes, arrays, numpy generators, lists, tuples and nested dicts with str keys.
+        """
+        with lock:
+            self._writer().checkpoint(values, keep, sync)
+
+    @property
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, None before the first."""
+        with lock:
+            if isinstance(self._file, Source):
+                return newest(self._file.fd, self._file.record.slots if self._file.record else ())
+            return newest(self._writer().store.file.fd, self._file.commits.slots)
+
+    def rewind(self, checkpoint: Checkpoint) -> None:
+        """Give up every row after a checkpoint: they stay in the file but are never drawn again.
+
+        Episodes going on at the checkpoint end there, interrupted; reset comes next. Replays made before refuse to go
+        on: make one with run.replay(state=checkpoint["replay"]).
+        """
+        with lock:
+            self._writer().rewind(checkpoint.position)
+
+    def replay(
+        self,
+        *,
+        batch_size: int | None = None,
+        capacity: int | None = None,
+        sampler: Sampler | None = None,
+        gamma: float | None = None,
+        n_step: int | None = None,
+        stack: int | None = None,
+        padding: str | None = None,
+        seed: int | None = None,
+        prefetch: int | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> Replay:
+        """Make a view for sampling.
+
+        capacity: the newest transitions of all environments together (None: all). n_step, gamma (0.99): returns over
+        n steps. stack: frames per observation (None: as the field arrives, 0: no axis), padding "zero" or "repeat".
+        sampler: Uniform() or Prioritized(...). With `state` the replay goes on where `state_dict` was taken; options
+        given beside it win.
+        """
+        if prefetch not in (None, 0):
+            raise FieldError(f"prefetch {prefetch!r}: this version loads batches in the caller's thread, prefetch=0")
+        options = {"batch_size": batch_size, "capacity": capacity, "gamma": gamma, "n_step": n_step}
+        options |= {"stack": stack, "padding": padding, "seed": seed}
+        given = {name: value for name, value in options.items() if value is not None}
+        with lock:
+            if state is not None:
+                return restored(self._rows, self._header.run_id, state, given, sampler)
+            return Replay(self._rows, self._header.run_id, Options(**given), sampler or Uniform())
+
+    # --- look
+
+    @property
+    def schema(self) -> Schema:
+        """What the run stores."""
+        return self._header.schema
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The user's metadata, as given when the run was created."""
+        return MappingProxyType(self._texts.get("metadata", {}))
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments."""
+        return self._header.schema.envs
+
+    @property
+    def lengths(self) -> Array:
+        """Rows of each environment (N,), the one waiting for its action and those given up included."""
+        return self._rows.rows.copy()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all environments."""
+        return int(self._rows.rows.sum())
+
+    @property
+    def num_steps(self) -> int:
+        """Transitions of all environments, without those given up."""
+        return self._rows.steps
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes, those going on included."""
+        return self._rows.episodes.count
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, field: str) -> LazyColumn:
+        """Return a field as a lazy array: run["observation"][100:200]. UnknownFieldError without one."""
+        if field not in self._rows.columns:
+            raise UnknownFieldError(f"{self.path}: no field {field!r}; there are {', '.join(self._rows.columns)}")
+        return LazyColumn(self._rows.columns[field], self._rows, self._header.schema.num_envs is not None)
+
+    @property
+    def episodes(self) -> Mapping[str, Array]:
+        """Episode columns by name: env, start, length, return, terminated, truncated, final, seed, hidden."""
+        with lock:
+            table = self._rows.episodes
+            return {name: table[name].copy() for name in table.columns}
+
+    def episode(self, number: int) -> dict[str, Any]:
+        """Return one episode: L + 1 observations (L where the final one is unknown), L of everything else."""
+        with lock:
+            table = self._rows.episodes
+            if not -table.count <= number < table.count:
+                raise IndexRangeError(f"{self.path}: episode {number} of {table.count}")
+            values = {name: table[name][number] for name in ("env", "start", "length", "final")}
+            env, start, stop = int(values["env"]), int(values["start"]), int(values["start"] + values["length"])
+            last = stop + bool(values["final"])
+            flags = ("is_first", "is_last")
+            names = [name for name in self._rows.columns if name not in flags]
+            found = {k: self._rows.columns[k].rows(env, start, last if is_observation(k) else stop) for k in names}
+            for flag in ("terminated", "truncated"):
+                if len(found[flag]):
+                    found[flag][-1] = table[flag][number]
+            groups = dict.fromkeys(k if k in found and "/" not in k else k.split("/")[0] for k in names)
+            parts = {g: {k: v for k, v in found.items() if k == g or k.startswith(f"{g}/")} for g in groups}
+            return {g: nest(g, arrays) for g, arrays in parts.items()}
+
+    def __repr__(self) -> str:
+        mode = "writing" if isinstance(self._file, Writer) else "reading"
+        return f"<Run {self.path} open for {mode}: {self.num_steps} steps, {self.num_episodes} episodes>"

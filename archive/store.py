@@ -1,0 +1,318 @@
+"""The writer's side of the HDF5 file: datasets, whole chunks, episode columns, attributes, checkpoint slots.
+
+Only this module and `snapshot` know h5py. Every call runs under `guard.quiet`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ._file import JournaledFile
+from .block import Block
+from .episodes import CHUNK as EPISODE_CHUNK
+from .errors import DamagedError, WriteError
+from .guard import quiet
+from .header import Header
+from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
+from .record import Region, Slot
+from .schema import EPISODE_COLUMNS, Field, Schema
+
+LIBVER = ("v110", "v110")
+SLOT_CHUNK = 1 << 20
+
+
+class Store:
+    """An HDF5 file open for writing through a JournaledFile."""
+
+    def __init__(self, file: JournaledFile, handle: h5py.File, header: Header, path: str) -> None:
+        self.file, self.handle, self.header, self.path = file, handle, header, path
+        self.dirty = True
+
+    @classmethod
+    def create(cls, path: Path, schema: Schema, run_id: str, texts: Mapping[str, Any]) -> Store:
+        """Lay out a new file at `path`; nothing of it counts before the first record."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        file = JournaledFile(os.open(path, flags, 0o644))
+        rows = chunk_rows(schema.steps, schema.envs)
+        room, size = Region.bytes_for(schema.envs, len(schema.steps))
+        with quiet:
+            handle = h5py.File(file, "w", libver=LIBVER)
+            draft = Block(Block.SCHEMA, Header(run_id, schema, rows, Region(0, room)).to_json())
+            block = contiguous(handle, "meta/schema_block", len(draft.pack()))  # first, so that it is found early
+            records = contiguous(handle, "commits", size)
+            header = Header(run_id, schema, rows, Region(records.id.get_offset(), room))
+            block[:] = np.frombuffer(Block(Block.SCHEMA, header.to_json()).pack(), np.uint8)
+            store = cls(file, handle, header, str(path))
+            for name, field in schema.steps.items():
+                store.create_field(name, field)
+            for name, dtype in EPISODE_COLUMNS.items():
+                handle.create_dataset(
+                    f"episodes/{name}", (0,), dtype, chunks=(EPISODE_CHUNK,), maxshape=(None,), fletcher32=True
+                )
+            for name, values in {"schema": schema.to_json(), **texts}.items():
+                store.write_text(f"meta/{name}_json", values)
+            store.write_root(schema)
+            handle.flush()
+            store.check()
+        return store
+
+    @classmethod
+    def append(cls, fd: int, header: Header, end: int, path: str) -> Store:
+        """Open a recovered file whose committed end is at byte `end`."""
+        file = JournaledFile(fd)
+        file.begin(end)
+        with quiet:
+            store = cls(file, h5py.File(file, "r+", libver=LIBVER), header, path)
+            store.check()
+        return store
+
+    # --- layout
+
+    def create_field(self, name: str, field: Field) -> None:
+        """Create /steps/<name>, chunked and growing along rows."""
+        multi = self.header.schema.num_envs is not None
+        rows = self.header.rows[name]
+        dataset = self.handle.create_dataset(
+            f"steps/{name}",
+            (0, self.header.schema.envs, *field.shape) if multi else (0, *field.shape),
+            np.dtype(field.dtype),
+            chunks=(rows, 1, *field.shape) if multi else (rows, *field.shape),
+            maxshape=(None, self.header.schema.envs, *field.shape) if multi else (None, *field.shape),
+            compression="gzip",
+            compression_opts=2,
+            shuffle=np.dtype(field.dtype).itemsize > 1,
+            fletcher32=True,
+        )
+        if not multi and field.dtype == "|u1":
+            mark_image(dataset, field.shape)
+        if field.description:
+            dataset.attrs["description"] = np.bytes_(field.description)
+
+    def write_root(self, schema: Schema) -> None:
+        """Write the short attributes of the root group."""
+        attributes = self.handle.attrs
+        attributes["format"] = np.bytes_(FORMAT)
+        attributes["format_version"] = np.int32(FORMAT_VERSION)
+        attributes["run_id"] = np.bytes_(self.header.run_id)
+        attributes["environment_id"] = np.bytes_(str(schema.environment.get("id", ""))[:200].encode())
+        attributes["required_filters"] = np.bytes_("gzip shuffle fletcher32")
+        self.write_totals(0, 0, False)
+
+    def write_totals(self, steps: int, episodes: int, complete: bool) -> None:
+        """Write the attributes that change: totals, and whether the file was closed."""
+        with quiet:
+            for name, value in (
+                ("total_steps", np.int64(steps)),
+                ("total_episodes", np.int64(episodes)),
+                ("complete", np.uint8(complete)),
+            ):
+                if self.handle.attrs.get(name) != value:
+                    self.handle.attrs[name] = value
+            self.dirty = True
+
+    def write_text(self, name: str, values: Any) -> None:
+        """Write JSON as a scalar dataset of fixed-length text."""
+        text = json.dumps(values, indent=1).encode() or b" "
+        with quiet:
+            if name in self.handle:
+                del self.handle[name]
+            self.handle.create_dataset(name, data=np.bytes_(text), dtype=h5py.string_dtype("utf-8", len(text)))
+            self.dirty = True
+
+    # --- rows
+
+    def write_chunk(self, number: int, chunk: int, data: bytes) -> tuple[int, int]:
+        """Write a whole encoded chunk; return where in the file it is."""
+        name, envs = self.header.fields[number], self.header.schema.envs
+        first = chunk // envs * self.header.rows[name]
+        field = self.header.schema.steps[name]
+        with quiet:
+            dataset = self.handle[f"steps/{name}"]
+            if dataset.shape[0] < first + 1:
+                dataset.id.set_extent((first + self.header.rows[name], *dataset.shape[1:]))
+            at = (first, chunk % envs) if self.header.schema.num_envs is not None else (first,)
+            dataset.id.write_direct_chunk((*at, *(0,) * len(field.shape)), data)
+            self.dirty = True
+            self.check()
+            if self.file.last_size == len(data):
+                return self.file.last_offset, len(data)
+            found = dataset.id.get_chunk_info_by_coord((*at, *(0,) * len(field.shape)))
+            return found.byte_offset, found.size
+
+    def set_rows(self, rows: int) -> None:
+        """Make every field at least `rows` long; extents never shrink."""
+        with quiet:
+            for name in self.header.fields:
+                dataset = self.handle[f"steps/{name}"]
+                if dataset.shape[0] < rows:
+                    dataset.id.set_extent((rows, *dataset.shape[1:]))
+            self.dirty = True
+            self.check()
+
+    def create_tail(self, number: int) -> int:
+        """Allocate the two tail slots of a field; return where they start."""
+        name = self.header.fields[number]
+        rows = self.header.rows[name] + SPARE_ROWS - 1
+        size = 2 * self.header.schema.envs * rows * self.header.row_bytes(name)
+        with quiet:
+            offset: int = contiguous(self.handle, f"tail/{name}", size).id.get_offset()
+            self.file.reserve(offset, size)
+            self.dirty = True
+            self.check()
+        return offset
+
+    # --- episodes
+
+    def write_episodes(self, columns: Mapping[str, np.ndarray[Any, Any]], count: int, chunks: set[int]) -> None:
+        """Write the given chunks of the episode table; entries past `count` become zeros."""
+        with quiet:
+            for name, values in columns.items():
+                dataset = self.handle[f"episodes/{name}"]
+                if dataset.shape[0] < count:
+                    dataset.id.set_extent((count,))
+                for chunk in sorted(chunks):
+                    low, high = chunk * EPISODE_CHUNK, min((chunk + 1) * EPISODE_CHUNK, dataset.shape[0])
+                    part = np.zeros(max(high - low, 0), values.dtype)
+                    part[: max(min(count, high) - low, 0)] = values[low : min(count, high)]
+                    dataset[low:high] = part
+            self.dirty = True
+            self.check()
+
+    def write_rewind(self, rows: np.ndarray[Any, Any], back: np.ndarray[Any, Any]) -> None:
+        """Write down in the byte stream which rows of each environment were given up."""
+        with quiet:
+            number = sum(name.startswith("rewind_block") for name in self.handle["meta"])
+            values = {"run_id": self.header.run_id, "rows": rows.tolist(), "back_to": back.tolist()}
+            data = Block(Block.REWIND, values).pack()
+            contiguous(self.handle, f"meta/rewind_block_{number}", len(data))[:] = np.frombuffer(data, np.uint8)
+            self.dirty = True
+            self.check()
+
+    # --- checkpoints
+
+    def write_payload(self, number: int, slot: Slot, checkpoint: int, payload: bytes) -> Slot:
+        """Write a payload in place into slot `number`, which no committed record relies on; return what is there."""
+        chunks = max(slot.chunks, -(-len(payload) // (SLOT_CHUNK - 8)), 1)  # each chunk also has 8 bytes of the list
+        offsets = self.slot_offsets(number, chunks)
+        image = struct.pack(f"<{len(offsets)}Q", *offsets) + payload
+        for at, offset in enumerate(offsets):
+            self.write_at(offset, image[at * SLOT_CHUNK : (at + 1) * SLOT_CHUNK])
+        return Slot(checkpoint, offsets[0], len(offsets), len(payload), zlib.crc32(payload))
+
+    def slot_offsets(self, number: int, chunks: int) -> list[int]:
+        """Return where the chunks of a slot are, adding those it lacks."""
+        with quiet:
+            name = f"checkpoints/slot{number}"
+            if name not in self.handle:
+                self.handle.create_dataset(name, (0,), "u1", chunks=(SLOT_CHUNK,), maxshape=(None,))
+            dataset = self.handle[name]
+            have = dataset.shape[0] // SLOT_CHUNK
+            if have < chunks:
+                dataset.id.set_extent((chunks * SLOT_CHUNK,))
+                for k in range(have, chunks):
+                    dataset.id.write_direct_chunk((k * SLOT_CHUNK,), bytes(SLOT_CHUNK))
+                self.dirty = True
+            self.check()
+            found = [dataset.id.get_chunk_info_by_coord((k * SLOT_CHUNK,)).byte_offset for k in range(chunks)]
+        return found
+
+    # --- the file
+
+    def write_at(self, offset: int, data: Any) -> None:
+        """Write in place where no committed record looks yet."""
+        try:
+            self.file.write_at(offset, data)
+        except OSError as error:
+            raise WriteError(error.errno, f"{self.path}: {error.strerror}; reopen the run to go on") from error
+
+    def trim(self) -> None:
+        """Cut the file at its committed end: the last journal has been applied."""
+        os.ftruncate(self.file.fd, self.file.base)
+
+    def check(self) -> None:
+        """Raise WriteError if HDF5 met a failed read or write."""
+        try:
+            self.file.check()
+        except OSError as error:
+            raise WriteError(error.errno, f"{self.path}: {error.strerror}; reopen the run to go on") from error
+
+    def flush(self) -> None:
+        """Have HDF5 hand over everything it holds."""
+        if self.dirty:
+            with quiet:
+                self.handle.flush()
+            self.check()
+            self.dirty = False
+
+    def close_handle(self) -> None:
+        """Close HDF5's side; what it overwrites on the way is held."""
+        with quiet:
+            self.handle.close()
+
+    def abandon(self) -> None:
+        """Drop the file as it is on the disk."""
+        self.file.abandon()
+        with quiet:
+            try:
+                self.handle.close()
+            except (RuntimeError, OSError, ValueError):
+                pass  # HDF5 may stumble over its own half-written state; the descriptor goes in any case
+            self.file.release()
+
+
+def read_payload(fd: int, slot: Slot) -> bytes:
+    """Return the payload of a checkpoint slot, or raise DamagedError."""
+    size = os.fstat(fd).st_size
+    table = os.pread(fd, 8 * slot.chunks, slot.offset) if slot.chunks * SLOT_CHUNK <= size else b""
+    if len(table) == 8 * slot.chunks and slot.length <= slot.chunks * SLOT_CHUNK:
+        offsets = struct.unpack(f"<{slot.chunks}Q", table)
+        if all(0 < offset < size for offset in offsets):
+            image = b"".join(os.pread(fd, SLOT_CHUNK, offset) for offset in offsets)
+            payload = image[8 * slot.chunks :][: slot.length]
+            if zlib.crc32(payload) == slot.check:
+                return payload
+    raise DamagedError(f"checkpoint {slot.id} is damaged")
+
+
+def contiguous(handle: h5py.File, name: str, size: int) -> h5py.Dataset:
+    """Create a uint8 dataset whose bytes lie in one piece and are allocated at once, unwritten."""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    space = h5py.h5s.create_simple((size,))
+    kind = h5py.h5t.py_create(np.dtype("u1"))
+    return h5py.Dataset(h5py.h5d.create(handle.id, name.encode(), kind, space, plist, links))
+
+
+def mark_image(dataset: h5py.Dataset, shape: tuple[int, ...]) -> None:
+    """Tell viewers that a field of frames is a picture: grey (H, W) or colour (H, W, 3)."""
+    grey, colour = len(shape) == 2, len(shape) == 3 and shape[2] == 3
+    if (grey or colour) and min(shape[:2]) > 1:
+        texts = {"CLASS": "IMAGE", "IMAGE_VERSION": "1.2"}
+        texts["IMAGE_SUBCLASS"] = "IMAGE_GRAYSCALE" if grey else "IMAGE_TRUECOLOR"
+        texts |= {"DISPLAY_ORIGIN": "UL"} if grey else {"DISPLAY_ORIGIN": "UL", "INTERLACE_MODE": "INTERLACE_PIXEL"}
+        for name, text in texts.items():
+            write_terminated(dataset, name, text)
+        if grey:
+            dataset.attrs["IMAGE_WHITE_IS_ZERO"] = np.uint8(0)
+            dataset.attrs["IMAGE_MINMAXRANGE"] = np.array([0, 255], np.uint8)
+
+
+def write_terminated(dataset: h5py.Dataset, name: str, text: str) -> None:
+    """Write a text attribute that ends in a zero, as HDF5's image convention wants it."""
+    kind = h5py.h5t.TypeID.copy(h5py.h5t.C_S1)
+    kind.set_size(len(text) + 1)
+    kind.set_strpad(h5py.h5t.STR_NULLTERM)
+    attribute = h5py.h5a.create(dataset.id, name.encode(), kind, h5py.h5s.create(h5py.h5s.SCALAR))
+    attribute.write(np.array(text.encode(), f"S{len(text) + 1}"))

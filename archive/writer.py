@@ -1,0 +1,316 @@
+"""The writer: appends rows to the columns and hands full chunks to the file.
+
+Arguments are checked before anything changes. After a failure between the first change and the last the writer is
+broken: it refuses everything, closing discards, reopening recovers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _core, bulk
+from .chunk import encode
+from .column import Column
+from .commit import Commits
+from .errors import StateError
+from .guard import interrupts, lock, quiet, register, unregister
+from .intake import Intake
+from .lock import WriterLock
+from .record import BETWEEN, ENDED, OPEN, Record
+from .rows import Rows
+from .store import Store
+
+Array = np.ndarray[Any, Any]
+
+
+class Change:
+    """Surround a change of the writer's state: alone, Ctrl-C held back, broken if anything goes wrong."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+
+    def __enter__(self) -> None:
+        interrupts.__enter__()
+        lock.acquire()
+        try:
+            self.writer.require_usable()
+        except StateError:
+            lock.release()
+            interrupts.__exit__()
+            raise
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self.writer.broken = error
+        lock.release()
+        interrupts.__exit__()
+
+
+class Writer:
+    """Append to `rows` and keep them in `store`; `last` is the record that was recovered, None for a new run."""
+
+    def __init__(self, rows: Rows, store: Store, held: WriterLock, last: Record | None, commit_every: float | None) -> None:
+        self.rows, self.store, self.lock, self.commit_every = rows, store, held, commit_every
+        self.header, self.schema = rows.header, rows.header.schema
+        self.intake = Intake(self.schema)
+        self.commits = Commits(rows, store, last)
+        self.broken: BaseException | None = None
+        self.closed = False
+        self.uncommitted = True
+        self.change = Change(self)
+        self.everyone = np.arange(self.schema.envs)
+        self.base = {r: rows.bases(r) for r in set(self.header.rows.values())}
+        self.last_commit = time.monotonic()
+        self.owner = os.getpid()
+        self.restore_stacks()
+        register(self)
+
+    # --- appending
+
+    def reset(self, observation: Any, mask: Array | None, seed: Any) -> None:
+        """Start an episode in every environment, or in those of `mask`; what was going on is interrupted."""
+        values = self.intake.group(self.intake.observations, observation)
+        env = self.everyone if mask is None else np.flatnonzero(mask)
+        frames = self.intake.frames({k: v[env] for k, v in values.items()}, np.ones(len(env), np.bool_))
+        seeds = np.full(self.schema.envs, -1) if seed is None else np.asarray(seed, np.int64)
+        seeds = seeds + self.everyone if seeds.ndim == 0 else seeds  # Gymnasium seeds environment i with seed + i
+        with self.change:
+            self.append_observations(env, frames, env)
+            for e in env.tolist():
+                self.rows.episodes.begin(e, int(self.rows.rows[e]) - 1, int(seeds[e]))
+            self.rows.states[env] = OPEN
+            self.intake.remember(values, env)
+            self.write_settled()
+        self.commit_when_due()
+
+    def step(self, values: Mapping[str, Any], observation: Any, info: Any, extras: Mapping[str, Any]) -> Array:
+        """Complete every waiting row and append what it led to; return ids, -1 where an environment was reset."""
+        states = self.rows.states
+        first = states != OPEN
+        begins = bool(first.any())
+        if begins:
+            self.refuse_step(first)
+        done = self.intake.step(values, info, extras)
+        observations = self.intake.group(self.intake.observations, observation)
+        frames = self.intake.frames(observations, first)
+        env = np.flatnonzero(~first) if begins else self.everyone
+        done = {k: v[env] for k, v in done.items()} if begins else done
+        ids = np.full(self.schema.envs, -1, np.int64)
+        with self.change:
+            head = self.rows.rows[env] - 1
+            self.complete(env, head, done)
+            self.append_observations(self.everyone, frames, np.flatnonzero(first))
+            for at in np.flatnonzero(done["terminated"] | done["truncated"]).tolist():
+                flags = {name: done[name][at] for name in ("terminated", "truncated")}
+                self.rows.episodes.mark(int(env[at]), **flags)
+                states[env[at]] = ENDED
+            for e in np.flatnonzero(first).tolist():
+                self.rows.episodes.begin(e, int(self.rows.rows[e]) - 1)
+                states[e] = OPEN
+            self.intake.remember(observations, self.everyone)
+            ids[env] = env << 32 | head
+            self.write_settled()
+        self.commit_when_due()
+        return ids
+
+    def refuse_step(self, first: Array) -> None:
+        """Raise StateError unless the environments that do not wait for an action reset themselves in this step."""
+        never = np.flatnonzero(self.rows.episodes.current < 0)
+        if len(never):
+            raise StateError(f"{self.rows.path}: step before reset of environment {int(never[0])}")
+        if (self.rows.states == BETWEEN).any() or self.schema.autoreset != "NextStep":
+            ended = int(np.flatnonzero(first)[0])
+            raise StateError(f"{self.rows.path}: environment {ended} has ended; call reset before step")
+
+    def complete(self, env: Array, head: Array, done: Mapping[str, Array]) -> None:
+        """Fill in action, reward, flags and extras of waiting rows."""
+        for name, array in done.items():
+            self.rows.columns[name].put(env, head, array)
+        self.rows.columns["is_last"].put(env, head, np.zeros(len(env), np.bool_))
+        self.rows.episodes.grow(env, done["reward"])
+
+    def append_observations(self, env: Array, frames: Mapping[str, Array], first: Array) -> None:
+        """Append a row that holds an observation only; `first` lists the environments whose episode starts with it."""
+        row = self.rows.rows[env]
+        for chunk_rows in self.base:
+            begins = row % chunk_rows == 0
+            if begins.any():
+                self.begin_chunks(chunk_rows, (row // chunk_rows * self.schema.envs + env)[begins].tolist())
+        for name, array in frames.items():
+            self.rows.columns[name].put(env, row, array)
+        if len(first):
+            self.rows.columns["is_first"].put(env, row, np.isin(env, first))
+        self.rows.columns["is_last"].put(env, row, np.ones(len(env), np.bool_))
+        self.rows.rows[env] += 1
+
+    def begin_chunks(self, chunk_rows: int, chunks: list[int]) -> None:
+        """Open zeroed chunks in every field of this chunk size."""
+        for column in self.rows.columns.values():
+            if column.chunk_rows == chunk_rows:
+                for chunk in chunks:
+                    column.begin(chunk)
+
+    def end_episode(self, truncated: bool) -> None:
+        """End the episodes going on; `truncated` sets the flag of their last transition."""
+        env = np.flatnonzero(self.rows.states != ENDED)
+        if not len(env):
+            raise StateError(f"{self.rows.path}: no episode is going on")
+        with self.change:
+            steps = self.rows.episodes.columns["length"][self.rows.episodes.current[env]]
+            flag = env[steps > 0] if truncated else env[:0]
+            row = self.rows.rows[flag] - 1 - (self.rows.states[flag] == OPEN)
+            if len(flag):
+                self.rows.columns["truncated"].put(flag, row, np.ones(len(flag), np.bool_))
+                self.commits.changed("truncated", flag)
+            for e in flag.tolist():
+                self.rows.episodes.mark(e, truncated=True)
+            self.rows.states[env] = ENDED
+            self.write_settled()
+
+    def extend(self, values: Mapping[str, Any], env: int) -> Array:
+        """Append whole rows of one environment; return their ids, -1 for rows without a transition."""
+        rows = self.intake.extend(values)
+        first = bulk.episode_starts(self.rows, rows, env)
+        step, start, done = min(self.header.rows.values()), int(self.rows.rows[env]), 0
+        with self.change:
+            while done < len(first):
+                stop = min(done + step - (start + done) % step, len(first))
+                bulk.append(self.rows, {k: v[done:stop] for k, v in rows.items()}, first[done:stop], env)
+                self.write_settled()
+                done = stop
+        self.commit_when_due()
+        return np.where(rows["is_last"], -1, np.int64(env) << 32 | np.arange(start, start + len(first)))
+
+    # --- chunks
+
+    def write_settled(self) -> None:
+        """Write the chunks whose rows can no longer change."""
+        self.uncommitted = True
+        for chunk_rows, old in self.base.items():
+            new = self.rows.bases(chunk_rows)
+            if np.array_equal(new, old):
+                continue
+            self.base[chunk_rows] = new
+            for column in self.rows.columns.values():
+                if column.chunk_rows == chunk_rows:
+                    for env in np.flatnonzero(new > old).tolist():
+                        for first in range(int(old[env]), int(new[env]), chunk_rows):
+                            chunk = first // chunk_rows * column.envs + env
+                            column.written(chunk, *self.write_chunk(column, chunk, chunk_rows))
+
+    def write_chunk(self, column: Column, chunk: int, rows: int) -> tuple[int, int]:
+        """Encode and write one open chunk, of which `rows` rows count; return where it is in the file."""
+        first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
+        raw = column.bytes_of(column.table.slot(chunk))
+        trailer = self.header.trailer(column.number, env, first, rows, self.commits.epoch)
+        return self.store.write_chunk(column.number, chunk, encode(raw, column.dtype.itemsize, trailer))
+
+    def write_open_chunks(self) -> None:
+        """Put the rows of chunks not yet full into the fields, padded with zeros."""
+        for column in self.rows.columns.values():
+            for chunk in sorted(column.open):
+                first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
+                rows = min(int(self.rows.rows[env]) - first, column.chunk_rows)
+                column.locate(chunk, *self.write_chunk(column, chunk, rows))
+
+    # --- committing
+
+    def commit_when_due(self) -> None:
+        """Commit if `commit_every` seconds have passed."""
+        if self.commit_every is not None and time.monotonic() - self.last_commit >= self.commit_every:
+            self.commit()
+
+    def commit(self, sync: bool = False) -> None:
+        """Make everything appended so far survive a kill, with `sync` a power cut as well."""
+        with self.change:
+            if self.uncommitted or (sync and not self.commits.synced):
+                self.commits.write(sync)
+            self.uncommitted = False
+            self.last_commit = time.monotonic()
+
+    def checkpoint(self, values: Mapping[str, Any], keep: int, sync: bool) -> None:
+        """Commit together with the user's values."""
+        self.commits.check_values(values, keep)
+        with self.change:
+            self.commits.checkpoint(values, keep, sync)
+            self.uncommitted = False
+            self.last_commit = time.monotonic()
+
+    def rewind(self, position: Mapping[str, Any]) -> None:
+        """Give up every row after a checkpoint's position; the episodes then going on end there, interrupted."""
+        back, episodes = position["rows"], self.rows.episodes
+        if len(back) != self.schema.envs or (back > self.rows.rows).any() or position["episodes"] > episodes.count:
+            raise StateError(f"{self.rows.path}: the checkpoint does not lie in this run's past")
+        with self.change:
+            self.store.write_rewind(self.rows.rows, back)
+            episodes.cut(position["episodes"])
+            for env in np.flatnonzero(position["states"] != ENDED).tolist():
+                values = {k: position[k][env] for k in ("length", "return")}
+                final = position["states"][env] == OPEN
+                episodes.mark(env, **values, terminated=False, truncated=False, final=final)
+            episodes.cut(episodes.count)
+            self.rows.states[:] = ENDED
+            self.rows.generation += 1
+            self.write_settled()
+            self.commits.write(sync=False)
+            self.uncommitted = False
+
+    # --- leaving
+
+    def close(self) -> None:
+        """Commit, move the tail into the fields, close; a broken writer is abandoned."""
+        if self.closed or self.broken is not None:
+            self.abandon()
+            return
+        try:
+            with self.change, quiet:
+                self.commits.write(sync=False)
+                self.write_open_chunks()
+                self.store.set_rows(int(self.rows.rows.max()))
+                self.store.write_totals(self.rows.steps, self.rows.episodes.count, True)
+                self.commits.write(sync=False, in_fields=True)
+                self.store.close_handle()
+                self.store.check()
+                if self.store.file.held_blocks:
+                    self.commits.seal(False, self.commits.slots, None, True)
+                self.store.trim()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the file as it is on the disk; after a fork the lock stays with the parent."""
+        if self.closed:
+            return
+        self.closed = True
+        self.store.abandon()
+        unregister(self)
+        if self.owner == os.getpid():
+            self.lock.release()
+        else:
+            self.lock.forget()
+
+    def require_usable(self) -> None:
+        """Raise StateError if the writer was closed or is broken."""
+        if self.closed:
+            raise StateError(f"{self.rows.path}: the run is closed")
+        if self.broken is not None:
+            raise StateError(f"{self.rows.path}: broken by {self.broken!r}; close it and open it again to recover")
+
+    def restore_stacks(self) -> None:
+        """Rebuild from the stored rows the stacks that the next observations must continue."""
+        env = np.flatnonzero(self.rows.states == OPEN)
+        for name, field in self.intake.observations.items():
+            if field.stacked is None or not len(env):
+                continue
+            head = self.rows.rows[env] - 1
+            low = self.rows.episodes.columns["start"][self.rows.episodes.current[env]]
+            rows = np.empty((len(env), field.stacked), np.int64)
+            _core.windows(head, np.arange(1 - field.stacked, 1), low, head, field.padding == "repeat", rows)
+            stack = np.zeros((self.schema.envs, field.stacked, *field.shape), field.dtype)
+            stack[env] = self.rows.columns[name].gather(env, rows)
+            self.intake.stacks[name] = stack
