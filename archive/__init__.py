@@ -35,7 +35,7 @@ from .errors import (
     VersionError,
     WriteError,
 )
-from .opening import create, open
+from .opening import create, open  # noqa: A004 - the name is part of the public contract
 from .replay import Replay
 from .run import Run
 from .samplers import Prioritized, Uniform
@@ -57,8 +57,8 @@ __all__ = [
     "MissingRunError",
     "NotARunError",
     "NotEnoughData",
-    "PriorityError",
     "Prioritized",
+    "PriorityError",
     "Replay",
     "Run",
     "Schema",

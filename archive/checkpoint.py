@@ -33,17 +33,15 @@ class Checkpoint(Mapping[str, Any]):
         return f"Checkpoint(id={self.id}, rows={self.position['rows'].tolist()}, values={', '.join(self.values_)})"
 
 
-def newest(fd: int, slots: tuple[Slot, ...]) -> Checkpoint | None:
-    """Return the newest intact checkpoint of these slots, None if they hold none."""
-    damaged = None
-    for slot in sorted(slots, key=lambda s: -s.id):
-        if slot.id:
-            try:
-                found = payload.unpack(read_payload(fd, slot))
-            except DamagedError as error:
-                damaged = error
-                continue
-            return Checkpoint(slot.id, found["run"], found["values"])
-    if damaged is not None:
+def every(fd: int, slots: tuple[Slot, ...]) -> list[Checkpoint]:
+    """Return the intact checkpoints of these slots, newest first; DamagedError if all there are is damaged."""
+    found, damaged = [], None
+    for slot in sorted((s for s in slots if s.id), key=lambda s: -s.id):
+        try:
+            values = payload.unpack(read_payload(fd, slot))
+            found.append(Checkpoint(slot.id, values["run"], values["values"]))
+        except DamagedError as error:
+            damaged = error
+    if damaged is not None and not found:
         raise damaged
-    return None
+    return found

@@ -60,9 +60,9 @@ def encode(rows: np.ndarray[Any, Any], itemsize: int, trailer: Trailer) -> bytes
         mixed = np.empty_like(rows)
         _core.shuffle(rows, mixed, itemsize)
         rows = mixed
-    stream: bytes = zlib_ng.compress(rows, LEVEL)
+    stream = zlib_ng.compress(rows.data, LEVEL)
     if len(stream) >= len(rows):
-        stream = zlib.compress(rows, 0)
+        stream = zlib.compress(rows.data, 0)
     values = {**trailer.__dict__, "raw": len(rows), "packed": len(stream)}
     body = stream + Trailer(**values).pack(stream)
     return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
@@ -81,7 +81,7 @@ def decode(data: bytes, itemsize: int, expected: Trailer, out: np.ndarray[Any, A
         raise DamagedError(f"{where}: expected {identity(expected)}, found {trailer and identity(trailer)}")
     try:
         raw = zlib_ng.decompressobj().decompress(body[: trailer.packed], len(out) + 1)
-    except zlib_ng.error as error:
+    except zlib_ng.error as error:  # type: ignore[misc] # its stub calls the class an instance
         raise DamagedError(f"{where}: {error}") from error
     if len(raw) != len(out):
         raise DamagedError(f"{where}: expected {len(out)} bytes, found {len(raw)}")

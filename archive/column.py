@@ -33,6 +33,7 @@ class Column:
         self.pool = np.empty((slots * self.chunk_rows, self.field.nbytes), np.uint8)
         self.values = self.pool.reshape(-1).view(self.dtype).reshape(-1, *self.field.shape)
         self.open: set[int] = set()  # chunks with rows that are not in the file as a full chunk yet
+        self.newest = np.zeros(self.envs, np.int64)  # of a writer: where in the pool each environment's last row is
         self.offset = np.full(64, -1, np.int64)
         self.size = np.zeros(64, np.int64)
 
@@ -100,6 +101,21 @@ class Column:
         self.open.discard(chunk)
 
     # --- rows
+
+    def advance(self, env: Array, row: Array, begins: Array | None) -> None:
+        """Move on to the next row of these environments; `begins` lists those whose row starts a chunk."""
+        self.newest[env] += 1
+        if begins is not None:
+            for e, r in zip(env[begins].tolist(), row[begins].tolist(), strict=True):
+                chunk = r // self.chunk_rows * self.envs + e
+                self.begin(chunk)
+                self.newest[e] = self.table.slot(chunk) * self.chunk_rows
+
+    def catch_up(self, env: int, rows: int) -> None:
+        """Point at an environment's last row after rows were appended by `put` or restored."""
+        if rows:
+            chunk = (rows - 1) // self.chunk_rows * self.envs + env
+            self.newest[env] = self.table.slot(chunk) * self.chunk_rows + (rows - 1) % self.chunk_rows
 
     def put(self, env: Array, row: Array, values: Array) -> None:
         """Write one row per entry into open chunks, opening those that begin."""
@@ -196,7 +212,7 @@ def slots_for(header: Header, memory: int) -> dict[str, int]:
 
     Refuses a budget below the floor: the chunks being written and what one item of a batch touches.
     """
-    floors = {name: 2 * header.schema.envs + SPARE_SLOTS for name in header.fields}
+    floors = dict.fromkeys(header.fields, 2 * header.schema.envs + SPARE_SLOTS)
     size = {name: header.rows[name] * header.row_bytes(name) for name in header.fields}
     floor = sum(floors[name] * size[name] for name in header.fields)
     if memory < floor:

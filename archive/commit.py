@@ -48,8 +48,8 @@ class Commits:
     def write(self, sync: bool, slots: tuple[Slot, ...] | None = None, in_fields: bool = False) -> None:
         """Commit the rows as they are; `in_fields` says that no tail is needed to read them."""
         episodes = self.rows.episodes
-        if episodes.dirty:
-            self.store.write_episodes(episodes.columns, episodes.count, episodes.dirty)
+        if episodes.changed():
+            self.store.write_episodes(episodes.columns, episodes.count, episodes.changed())
         tail = None if in_fields else self.write_tails()
         self.store.flush()
         self.seal(sync, self.slots if slots is None else slots, tail, in_fields)
@@ -76,7 +76,7 @@ class Commits:
                 data = column.rows(env, int(start[env]), int(known[env])).reshape(-1).view(np.uint8)
                 at = tail_position(self.header, offset, slot, number, env)
                 self.store.write_at(at + int(start[env] - base[env]) * column.field.nbytes, data)
-                check[number, env] = zlib.crc32(data, int(check[number, env]))
+                check[number, env] = zlib.crc32(data.data, int(check[number, env]))
         return offset, slot, check, bases, rows
 
     def seal(self, sync: bool, slots: tuple[Slot, ...], tail: tuple[Array, ...] | None, in_fields: bool) -> None:

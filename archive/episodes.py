@@ -48,7 +48,7 @@ class Segments:
     def places(self) -> Array:
         """Return the index of every segment, environment by environment."""
         ends = np.cumsum(self.size)
-        return np.arange(int(self.size.sum())) + np.repeat(self.base - (ends - self.size), self.size)
+        return np.asarray(np.arange(int(self.size.sum())) + np.repeat(self.base - (ends - self.size), self.size))
 
     @classmethod
     def of(cls, env: Array, start: Array, length: Array, envs: int) -> Segments:
@@ -72,7 +72,7 @@ class Episodes:
     """The table of episodes and where each environment is in it.
 
     `current[e]` is the latest episode of environment e, -1 before the first. `dirty` holds the chunks of the table
-    that the file does not have yet.
+    that the file does not have yet, apart from those of `current`.
     """
 
     def __init__(self, envs: int, columns: Mapping[str, Array] | None = None) -> None:
@@ -120,7 +120,6 @@ class Episodes:
         now = self.current[envs]
         self.columns["length"][now] += 1
         self.columns["return"][now] += rewards
-        self.dirty.update((now // CHUNK).tolist())
 
     def extend(self, env: int, rewards: Array) -> None:
         """Count many transitions of one environment, added one after the other as `grow` would."""
@@ -136,6 +135,10 @@ class Episodes:
         for name, value in values.items():
             self.columns[name][now] = value
         self.dirty.add(now // CHUNK)
+
+    def changed(self) -> set[int]:
+        """Return the chunks of the table that the file does not have yet; those of episodes going on are among them."""
+        return self.dirty | set((self.current[self.current >= 0] // CHUNK).tolist())
 
     def cut(self, count: int) -> None:
         """Keep the first `count` episodes and sort them anew."""

@@ -1,22 +1,22 @@
 """Every error of this package, each also the built-in error that fits.
 
-    ArchiveError
-    ├── NotARunError      (ValueError)          the file is not one of ours
-    ├── VersionError      (ValueError)          written by a newer version of this package
-    ├── DamagedError      (OSError)             bytes that fail their checksum or contradict each other
-    ├── WriteError        (OSError)             the disk refused; the run is broken until reopened
-    ├── MissingRunError   (FileNotFoundError)
-    ├── ExistingRunError  (FileExistsError)
-    ├── LockedError       (BlockingIOError)     somebody else is writing
-    ├── SchemaError       (ValueError)          a schema that cannot be stored
-    ├── FieldError        (ValueError)          a value that does not fit its field
-    ├── FieldTypeError    (TypeError)           a value of a kind its field cannot take
-    ├── UnknownFieldError (KeyError)
-    ├── StateError        (RuntimeError)        a call that does not fit what happened before
-    ├── NotEnoughData     (LookupError)         nothing can be drawn yet
-    ├── PriorityError     (ValueError)
-    ├── IndexRangeError   (IndexError)          an id or a row that does not exist
-    └── MemoryBudgetError (MemoryError)         `memory` is below what the run needs at least
+ArchiveError
+├── NotARunError      (ValueError)          the file is not one of ours
+├── VersionError      (ValueError)          written by a newer version of this package
+├── DamagedError      (OSError)             bytes that fail their checksum or contradict each other
+├── WriteError        (OSError)             the disk refused; the run is broken until reopened
+├── MissingRunError   (FileNotFoundError)
+├── ExistingRunError  (FileExistsError)
+├── LockedError       (BlockingIOError)     somebody else is writing
+├── SchemaError       (ValueError)          a schema that cannot be stored
+├── FieldError        (ValueError)          a value that does not fit its field
+├── FieldTypeError    (TypeError)           a value of a kind its field cannot take
+├── UnknownFieldError (KeyError)
+├── StateError        (RuntimeError)        a call that does not fit what happened before
+├── NotEnoughData     (LookupError)         nothing can be drawn yet
+├── PriorityError     (ValueError)
+├── IndexRangeError   (IndexError)          an id or a row that does not exist
+└── MemoryBudgetError (MemoryError)         `memory` is below what the run needs at least
 """
 
 

@@ -62,15 +62,15 @@ class Interrupts:
 
     def install(self) -> None:
         """Stand before the present handler of SIGINT; only the main thread can."""
-        if threading.get_ident() == MAIN and self.previous is None and callable(signal.getsignal(signal.SIGINT)):
-            self.previous = signal.signal(signal.SIGINT, self.handle)
+        present = signal.getsignal(signal.SIGINT)
+        if threading.get_ident() == MAIN and present != self.handle and callable(present):
+            self.previous = present
+            signal.signal(signal.SIGINT, self.handle)
 
     def remove(self) -> None:
         """Give SIGINT back, unless somebody stands before us."""
-        if threading.get_ident() == MAIN and self.previous is not None:
-            if signal.getsignal(signal.SIGINT) == self.handle:
-                signal.signal(signal.SIGINT, self.previous)
-                self.previous = None
+        if threading.get_ident() == MAIN and signal.getsignal(signal.SIGINT) == self.handle:
+            signal.signal(signal.SIGINT, self.previous)
 
 
 MAIN = threading.main_thread().ident

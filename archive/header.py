@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from . import disk
 from .block import Block
 from .chunk import Trailer
 from .errors import NotARunError, VersionError
@@ -66,7 +66,7 @@ class Header:
     @classmethod
     def read(cls, fd: int, path: str) -> Header:
         """Find the schema block of an open file."""
-        start = os.pread(fd, SEARCHED, 0)
+        start = disk.read_at(fd, SEARCHED, 0)
         if not start.startswith(SIGNATURE):
             raise NotARunError(f"{path}: not an HDF5 file")
         block = Block.find(start, Block.SCHEMA)

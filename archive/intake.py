@@ -70,7 +70,9 @@ class Intake:
             value = given[name] if name in given else part(name, given[top])
             shape = (rows, *field.shape)
             result[name] = field.cast(name, value, shape)
-        self.refuse_unknown({k: v for k, v in given.items() if k not in {n.split("/")[0] for n in result} | set(result)})
+        self.refuse_unknown(
+            {k: v for k, v in given.items() if k not in {n.split("/")[0] for n in result} | set(result)}
+        )
         return result
 
     def refuse_unknown(self, names: Mapping[str, Any]) -> None:
@@ -107,7 +109,9 @@ class Intake:
             new = stack[first]
             expected = new[:, -1:] if field.padding == "repeat" else np.zeros_like(new[:, -1:])
             if not np.array_equal(new[:, :-1], np.broadcast_to(expected, new[:, :-1].shape)):
-                raise FieldError(f"field {name!r}: at the start of an episode the stack is not padded by {field.padding!r}")
+                raise FieldError(
+                    f"field {name!r}: at the start of an episode the stack is not padded by {field.padding!r}"
+                )
 
     def remember(self, observations: Mapping[str, Array], env: Array) -> None:
         """Keep the stacks of these environments to check the next ones against."""

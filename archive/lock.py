@@ -1,4 +1,4 @@
-"""The writer's lock: a file `RUN.lock` beside the run. The operating system's lock decides; its text names the owner."""
+"""The writer's lock: a file `RUN.lock` beside the run. The system's lock decides; its text names the owner."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from . import disk
 from .errors import LockedError
 
 try:
@@ -34,7 +35,7 @@ class WriterLock:
         self.path = run.with_name(run.name + ".lock")
         self.fd = -1
         while self.fd < 0:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | disk.FLAGS, 0o644)
             try:
                 if self.acquire(fd, run):
                     self.fd = fd
@@ -84,7 +85,7 @@ def try_lock(fd: int) -> bool:
         import msvcrt
 
         try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except OSError:
             return False
         return True

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from . import disk
 from ._file import ReadView
 from .column import parse_bytes
 from .errors import ExistingRunError, FieldError, MissingRunError, NotARunError, SchemaError
@@ -24,7 +25,6 @@ from .store import Store
 from .writer import Writer
 
 UNSET: Any = object()
-BINARY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def create(
@@ -52,7 +52,10 @@ def create(
         "environment": dict(schema.environment),
         "metadata": dict(metadata or {}),
         "options": {"commit_every": commit_every},
-        "provenance": {"created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "python": platform.python_version()},
+        "provenance": {
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "python": platform.python_version(),
+        },
     }
     if not target.parent.is_dir():
         raise MissingRunError(f"{target.parent}: no such folder")
@@ -67,6 +70,7 @@ def create(
         writer = Writer(rows, store, held, None, commit_every)
         writer.commit()
         os.rename(partial, target)
+        disk.sync_folder(target.parent)
     except BaseException:
         if store is not None:
             store.abandon()
@@ -99,9 +103,19 @@ def open(  # noqa: A001 - the name is part of the public contract
     if not target.is_file():
         if mode == "a" and env_or_schema is not None and not target.exists():
             every = 5.0 if commit_every is UNSET else commit_every
-            options = {"num_envs": num_envs, "autoreset": autoreset, "compression": compression, "metadata": metadata}
-            return create(target, env_or_schema, **options, commit_every=every, memory=memory)
-        raise MissingRunError(f"{target}: no such file") if not target.exists() else NotARunError(f"{target}: not a file")
+            return create(
+                target,
+                env_or_schema,
+                num_envs=num_envs,
+                autoreset=autoreset,
+                compression=compression,
+                metadata=metadata,
+                commit_every=every,
+                memory=memory,
+            )
+        raise (
+            MissingRunError(f"{target}: no such file") if not target.exists() else NotARunError(f"{target}: not a file")
+        )
     if mode == "r":
         return open_reader(target, budget)
     run = open_writer(target, budget, commit_every)
@@ -116,7 +130,7 @@ def open(  # noqa: A001 - the name is part of the public contract
 
 def open_reader(target: Path, budget: int) -> Run:
     """Open a run for reading."""
-    fd = os.open(target, os.O_RDONLY | BINARY)
+    fd = os.open(target, os.O_RDONLY | disk.FLAGS)
     try:
         header = Header.read(fd, str(target))
         return Run(target, header, Source(fd, header, str(target), budget))
@@ -130,7 +144,7 @@ def open_writer(target: Path, budget: int, commit_every: Any) -> Run:
     held = WriterLock(target)
     store, fd = None, -1
     try:
-        fd = os.open(target, os.O_RDWR | BINARY)
+        fd = os.open(target, os.O_RDWR | disk.FLAGS)
         header = Header.read(fd, str(target))
         record = recover(fd, header, str(target))
         snapshot = take(fd, header, ReadView(fd), str(target))

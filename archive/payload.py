@@ -28,7 +28,7 @@ def pack(values: Mapping[str, Any]) -> bytes:
 
 def describe(path: str, value: Any, buffers: list[bytes]) -> Any:
     """Return the JSON that stands for `value`, its bytes appended to `buffers`."""
-    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic):
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)):
         return value
     if isinstance(value, Mapping):
         for key in value:

@@ -94,7 +94,7 @@ class Priorities:
     def weights(self, probability: Array, beta: float) -> Array:
         """Return (N P)^-beta over its largest, float32; N is the number of valid starts."""
         weight = np.power(len(self.valid) * probability, -beta)
-        return (weight / weight.max()).astype(np.float32)
+        return np.asarray(weight / weight.max(), np.float32)
 
     # --- updates
 
@@ -126,7 +126,9 @@ class Priorities:
         """Return of each row its transition's number, whether it is a valid start, and whether it was given up."""
         segments, rows = self.valid.rows.episodes.segments, self.valid.rows
         found = self.valid.segment_of(env, row)
-        position((found < 0) | (row >= rows.rows[env]), IndexRangeError, "of a row that does not exist", env << 32 | row)
+        position(
+            (found < 0) | (row >= rows.rows[env]), IndexRangeError, "of a row that does not exist", env << 32 | row
+        )
         step = row - segments.start[found]
         length = rows.episodes.columns["length"][segments.episode[found]]
         position(step == length, IndexRangeError, "of a row that holds no transition", env << 32 | row)

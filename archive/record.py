@@ -108,9 +108,10 @@ class Record:
             arrays.append(np.frombuffer(data, dtype, count, at).reshape(shape).copy())
             at += count * np.dtype(dtype).itemsize
         kept = tuple(Slot(*Slot.FORM.unpack_from(data, at + k * Slot.FORM.size)) for k in range(slots))
-        rows, states, *tail = arrays
+        rows, states, offset, slot, check = arrays
         flag = (bool(flags & 1), bool(flags & 2))
-        return cls(sequence, epoch, rows, states, episodes, *tail, *flag, end, *journal, slots=kept)
+        known = (sequence, epoch, rows, states, episodes, offset, slot, check, *flag, end)
+        return cls(*known, journal[0], journal[1], journal[2], kept)
 
 
 MARK = struct.Struct("<4sQI")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -61,7 +61,9 @@ class Replay:
         if options.capacity is not None:
             capacity = options.capacity // envs
             if capacity < 1:
-                raise FieldError(f"capacity {options.capacity}: expected at least one transition per environment ({envs})")
+                raise FieldError(
+                    f"capacity {options.capacity}: expected at least one transition per environment ({envs})"
+                )
         self._valid = ValidStarts(rows, options.n_step, capacity)
         self._priorities = None
         if isinstance(sampler, Prioritized):
@@ -222,7 +224,9 @@ class Replay:
             raise FieldError(f"index: expected ids (B,), found {ids.dtype} of shape {ids.shape}")
         ids = ids.astype(np.int64)
         env = ids >> 32
-        position((ids < 0) | (env >= len(self._rows.rows)), IndexRangeError, "of an environment that does not exist", ids)
+        position(
+            (ids < 0) | (env >= len(self._rows.rows)), IndexRangeError, "of an environment that does not exist", ids
+        )
         return env, ids & 0xFFFFFFFF
 
     # --- state
@@ -269,7 +273,9 @@ class Replay:
             self._priorities.enter(changed)
 
 
-def restored(rows: Rows, run_id: str, state: Mapping[str, Any], given: Mapping[str, Any], sampler: Sampler | None) -> Replay:
+def restored(
+    rows: Rows, run_id: str, state: Mapping[str, Any], given: Mapping[str, Any], sampler: Sampler | None
+) -> Replay:
     """Return a replay that goes on from a state; options given beside it win."""
     options = Options(**{**state["options"], **given})
     replay = Replay(rows, run_id, options, sampler or sampler_from_json(state["sampler"]))
@@ -277,7 +283,6 @@ def restored(rows: Rows, run_id: str, state: Mapping[str, Any], given: Mapping[s
     return replay
 
 
-def is_int(value: Any) -> bool:
+def is_int(value: Any) -> TypeGuard[int]:
     """Tell whether a value is an integer and no bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-

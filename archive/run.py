@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from .batch import nest
-from .checkpoint import Checkpoint, newest
+from .checkpoint import Checkpoint, every
 from .column import LazyColumn
 from .errors import FieldError, IndexRangeError, StateError, UnknownFieldError
 from .guard import lock
 from .header import Header
+from .layout import FORMAT_VERSION
+from .record import Slot
 from .replay import Options, Replay, restored
 from .rows import Rows
 from .samplers import Sampler, Uniform
@@ -31,7 +33,9 @@ class Run:
     A run that was opened with "r" refuses everything that writes. Calls from several threads take turns.
     """
 
-    def __init__(self, path: Path, header: Header, file: Writer | Source, texts: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: Path, header: Header, file: Writer | Source, texts: Mapping[str, Any] | None = None
+    ) -> None:
         self.path, self._header, self._file = path, header, file
         self._rows: Rows = file.rows
         self._texts = dict(file.texts if isinstance(file, Source) else texts or {})
@@ -54,7 +58,9 @@ class Run:
             if mask is not None:
                 mask = np.asarray(mask)
                 if mask.shape != (self._header.schema.envs,) or mask.dtype != np.bool_:
-                    raise FieldError(f"mask: expected bool ({self._header.schema.envs},), found {mask.dtype} {mask.shape}")
+                    raise FieldError(
+                        f"mask: expected bool ({self._header.schema.envs},), found {mask.dtype} {mask.shape}"
+                    )
             writer.reset(observation, mask, seed)
 
     def step(
@@ -67,7 +73,7 @@ class Run:
         info: Any = None,
         **extras: Any,
     ) -> Any:
-        """Append a step: run.step(action, *env.step(action)); return the ids (N,) of the transitions, one int for one env.
+        """Append a step: run.step(action, *env.step(action)); return the ids (N,), an int for one environment.
 
         -1 where nothing was completed: an environment that ended in the step before and resets itself in this one.
         Extra fields of the schema come by keyword, `info/...` fields from `info`.
@@ -119,7 +125,7 @@ class Run:
     # --- resume
 
     def checkpoint(self, *, keep: int = 2, sync: bool = False, **values: Any) -> None:
-        """Commit and store `values` with it, the newest `keep` times: run.checkpoint(replay=replay.state_dict(), step=n).
+        """Commit and keep the newest `keep` sets of `values`: run.checkpoint(replay=replay.state_dict(), step=n).
 
         Values: numbers, text, bytes, arrays, numpy generators, lists, tuples and nested dicts with str keys.
         """
@@ -130,9 +136,7 @@ class Run:
     def last_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, None before the first."""
         with lock:
-            if isinstance(self._file, Source):
-                return newest(self._file.fd, self._file.record.slots if self._file.record else ())
-            return newest(self._writer().store.file.fd, self._file.commits.slots)
+            return next(iter(every(*self.slots())), None)
 
     def rewind(self, checkpoint: Checkpoint) -> None:
         """Give up every row after a checkpoint: they stay in the file but are never drawn again.
@@ -166,7 +170,7 @@ class Run:
         """
         if prefetch not in (None, 0):
             raise FieldError(f"prefetch {prefetch!r}: this version loads batches in the caller's thread, prefetch=0")
-        options = {"batch_size": batch_size, "capacity": capacity, "gamma": gamma, "n_step": n_step}
+        options: dict[str, Any] = {"batch_size": batch_size, "capacity": capacity, "gamma": gamma, "n_step": n_step}
         options |= {"stack": stack, "padding": padding, "seed": seed}
         given = {name: value for name, value in options.items() if value is not None}
         with lock:
@@ -245,6 +249,36 @@ class Run:
             groups = dict.fromkeys(k if k in found and "/" not in k else k.split("/")[0] for k in names)
             parts = {g: {k: v for k, v in found.items() if k == g or k.startswith(f"{g}/")} for g in groups}
             return {g: nest(g, arrays) for g, arrays in parts.items()}
+
+    # --- for `rl-archive info`
+
+    def about(self) -> dict[str, Any]:
+        """Return identity and state: run id, format version, environment, when it was created, whether it was closed."""
+        closed = isinstance(self._file, Source) and self._file.record is not None and self._file.record.in_fields
+        provenance, environment = self._texts.get("provenance", {}), self._texts.get("environment", {})
+        return {
+            "run_id": self._header.run_id,
+            "format_version": FORMAT_VERSION,
+            "environment": environment.get("id"),
+            "created": provenance.get("created"),
+            "complete": closed,
+        }
+
+    def slots(self) -> tuple[int, tuple[Slot, ...]]:
+        """Return the file's descriptor and its checkpoint slots."""
+        if isinstance(self._file, Source):
+            return self._file.fd, self._file.record.slots if self._file.record else ()
+        writer = self._writer()
+        return writer.store.file.fd, writer.commits.slots
+
+    def chunk_rows(self, field: str) -> int:
+        """Return how many rows a chunk of a field has."""
+        return self._header.rows[field]
+
+    def stored(self, field: str) -> tuple[int, int]:
+        """Return how many chunks of a field are in the file, and their bytes."""
+        column = self._rows.columns[field]
+        return int((column.offset >= 0).sum()), int(column.size.sum())
 
     def __repr__(self) -> str:
         mode = "writing" if isinstance(self._file, Writer) else "reading"

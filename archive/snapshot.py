@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from . import disk
 from ._file import ReadView
 from .errors import DamagedError
 from .guard import quiet
@@ -39,7 +40,7 @@ class Snapshot:
 
 def read_record(fd: int, header: Header, path: str) -> tuple[Record, int]:
     """Return the newest valid record and the sequence number of the applied mark."""
-    data = os.pread(fd, header.region.nbytes, header.region.offset)
+    data = disk.read_at(fd, header.region.nbytes, header.region.offset)
     record, applied = header.region.parse(data)
     if record is None:
         raise DamagedError(f"{path}: no valid commit record")
@@ -50,7 +51,7 @@ def read_record(fd: int, header: Header, path: str) -> tuple[Record, int]:
 
 def read_journal(fd: int, record: Record) -> bytes | None:
     """Return a record's journal, None if its bytes are no longer there."""
-    journal = os.pread(fd, record.journal_length, record.journal_offset)
+    journal = disk.read_at(fd, record.journal_length, record.journal_offset)
     whole = len(journal) == record.journal_length and zlib.crc32(journal) == record.journal_check
     return journal if whole else None
 
@@ -63,8 +64,8 @@ def recover(fd: int, header: Header, path: str) -> Record:
         if journal is None and not record.synced:
             raise DamagedError(f"{path}: the journal of commit {record.sequence} is damaged")
         for offset, data in entries(journal or b""):  # a synced commit was applied before its journal could go
-            os.pwrite(fd, data, offset)
-        os.pwrite(fd, header.region.mark(record.sequence), header.region.mark_offset)
+            disk.write_at(fd, data, offset)
+        disk.write_at(fd, header.region.mark(record.sequence), header.region.mark_offset)
     check_size(fd, record, path)
     return record
 
@@ -135,7 +136,9 @@ def parse(handle: h5py.File, header: Header, record: Record, path: str) -> Snaps
         if dataset.shape[0] < record.episodes:
             raise DamagedError(f"{path}: {record.episodes} episodes committed, column {name!r} has {dataset.shape[0]}")
         episodes[name] = dataset[: record.episodes].astype(dtype)
-    texts = {k.removesuffix("_json"): json.loads(handle[f"meta/{k}"][()]) for k in handle["meta"] if k.endswith("_json")}
+    texts = {
+        k.removesuffix("_json"): json.loads(handle[f"meta/{k}"][()]) for k in handle["meta"] if k.endswith("_json")
+    }
     return Snapshot(record, chunks, episodes, texts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from . import disk
 from ._file import ReadView
 from .header import Header
 from .record import Record
@@ -25,12 +26,15 @@ class Source:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the file."""
-        return os.pread(self.fd, size, offset)
+        return disk.read_at(self.fd, size, offset)
 
     def refresh(self) -> None:
         """Take the newest snapshot together with the tail that its record names."""
         for _ in range(ATTEMPTS):
-            if self.record is not None and read_record(self.fd, self.header, self.path)[0].sequence == self.record.sequence:
+            if (
+                self.record is not None
+                and read_record(self.fd, self.header, self.path)[0].sequence == self.record.sequence
+            ):
                 return
             snapshot = take(self.fd, self.header, self.view, self.path)
             self.rows.restore(snapshot)

@@ -77,6 +77,8 @@ def wrappers(env: Any) -> Any:
 def describe(env: Any) -> dict[str, Any]:
     """Return what a person wants to know of the environment: id, spec and spaces as text."""
     spec = getattr(env, "spec", None)
+    if spec is None and hasattr(env, "get_attr"):
+        spec = env.get_attr("spec")[0]
     text: dict[str, Any] = {"id": getattr(spec, "id", None) or type(getattr(env, "unwrapped", env)).__name__}
     text["observation_space"] = str(getattr(env, "single_observation_space", env.observation_space))
     text["action_space"] = str(getattr(env, "single_action_space", env.action_space))

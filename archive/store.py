@@ -5,6 +5,7 @@ Only this module and `snapshot` know h5py. Every call runs under `guard.quiet`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -16,6 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from . import disk
 from ._file import JournaledFile
 from .block import Block
 from .episodes import CHUNK as EPISODE_CHUNK
@@ -40,7 +42,7 @@ class Store:
     @classmethod
     def create(cls, path: Path, schema: Schema, run_id: str, texts: Mapping[str, Any]) -> Store:
         """Lay out a new file at `path`; nothing of it counts before the first record."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | disk.FLAGS
         file = JournaledFile(os.open(path, flags, 0o644))
         rows = chunk_rows(schema.steps, schema.envs)
         room, size = Region.bytes_for(schema.envs, len(schema.steps))
@@ -222,8 +224,7 @@ class Store:
                     dataset.id.write_direct_chunk((k * SLOT_CHUNK,), bytes(SLOT_CHUNK))
                 self.dirty = True
             self.check()
-            found = [dataset.id.get_chunk_info_by_coord((k * SLOT_CHUNK,)).byte_offset for k in range(chunks)]
-        return found
+            return [dataset.id.get_chunk_info_by_coord((k * SLOT_CHUNK,)).byte_offset for k in range(chunks)]
 
     # --- the file
 
@@ -262,21 +263,20 @@ class Store:
         """Drop the file as it is on the disk."""
         self.file.abandon()
         with quiet:
-            try:
+            # HDF5 may stumble over its own half-written state; the descriptor goes in any case
+            with contextlib.suppress(RuntimeError, OSError, ValueError):
                 self.handle.close()
-            except (RuntimeError, OSError, ValueError):
-                pass  # HDF5 may stumble over its own half-written state; the descriptor goes in any case
             self.file.release()
 
 
 def read_payload(fd: int, slot: Slot) -> bytes:
     """Return the payload of a checkpoint slot, or raise DamagedError."""
     size = os.fstat(fd).st_size
-    table = os.pread(fd, 8 * slot.chunks, slot.offset) if slot.chunks * SLOT_CHUNK <= size else b""
+    table = disk.read_at(fd, 8 * slot.chunks, slot.offset) if slot.chunks * SLOT_CHUNK <= size else b""
     if len(table) == 8 * slot.chunks and slot.length <= slot.chunks * SLOT_CHUNK:
         offsets = struct.unpack(f"<{slot.chunks}Q", table)
         if all(0 < offset < size for offset in offsets):
-            image = b"".join(os.pread(fd, SLOT_CHUNK, offset) for offset in offsets)
+            image = b"".join(disk.read_at(fd, SLOT_CHUNK, offset) for offset in offsets)
             payload = image[8 * slot.chunks :][: slot.length]
             if zlib.crc32(payload) == slot.check:
                 return payload

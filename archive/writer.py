@@ -54,7 +54,9 @@ class Change:
 class Writer:
     """Append to `rows` and keep them in `store`; `last` is the record that was recovered, None for a new run."""
 
-    def __init__(self, rows: Rows, store: Store, held: WriterLock, last: Record | None, commit_every: float | None) -> None:
+    def __init__(
+        self, rows: Rows, store: Store, held: WriterLock, last: Record | None, commit_every: float | None
+    ) -> None:
         self.rows, self.store, self.lock, self.commit_every = rows, store, held, commit_every
         self.header, self.schema = rows.header, rows.header.schema
         self.intake = Intake(self.schema)
@@ -63,8 +65,11 @@ class Writer:
         self.closed = False
         self.uncommitted = True
         self.change = Change(self)
-        self.everyone = np.arange(self.schema.envs)
+        self.everyone, self.nobody = np.arange(self.schema.envs), np.zeros(0, np.int64)
+        self.columns = list(rows.columns.items())
         self.base = {r: rows.bases(r) for r in set(self.header.rows.values())}
+        self.steps_left = dict.fromkeys(self.base, 0)  # rows until a chunk of this size may be full
+        self.catch_up(self.everyone.tolist())
         self.last_commit = time.monotonic()
         self.owner = os.getpid()
         self.restore_stacks()
@@ -102,18 +107,18 @@ class Writer:
         done = {k: v[env] for k, v in done.items()} if begins else done
         ids = np.full(self.schema.envs, -1, np.int64)
         with self.change:
-            head = self.rows.rows[env] - 1
-            self.complete(env, head, done)
-            self.append_observations(self.everyone, frames, np.flatnonzero(first))
-            for at in np.flatnonzero(done["terminated"] | done["truncated"]).tolist():
+            ids[env] = env << 32 | self.rows.rows[env] - 1
+            self.complete(env, done)
+            self.append_observations(self.everyone, frames, np.flatnonzero(first) if begins else self.nobody)
+            ended = done["terminated"] | done["truncated"]
+            for at in np.flatnonzero(ended).tolist() if ended.any() else ():
                 flags = {name: done[name][at] for name in ("terminated", "truncated")}
                 self.rows.episodes.mark(int(env[at]), **flags)
                 states[env[at]] = ENDED
-            for e in np.flatnonzero(first).tolist():
+            for e in np.flatnonzero(first).tolist() if begins else ():
                 self.rows.episodes.begin(e, int(self.rows.rows[e]) - 1)
                 states[e] = OPEN
             self.intake.remember(observations, self.everyone)
-            ids[env] = env << 32 | head
             self.write_settled()
         self.commit_when_due()
         return ids
@@ -127,33 +132,37 @@ class Writer:
             ended = int(np.flatnonzero(first)[0])
             raise StateError(f"{self.rows.path}: environment {ended} has ended; call reset before step")
 
-    def complete(self, env: Array, head: Array, done: Mapping[str, Array]) -> None:
+    def complete(self, env: Array, done: Mapping[str, Array]) -> None:
         """Fill in action, reward, flags and extras of waiting rows."""
+        columns = self.rows.columns
         for name, array in done.items():
-            self.rows.columns[name].put(env, head, array)
-        self.rows.columns["is_last"].put(env, head, np.zeros(len(env), np.bool_))
+            column = columns[name]
+            column.values[column.newest[env]] = array
+        last = columns["is_last"]
+        last.values[last.newest[env]] = False
         self.rows.episodes.grow(env, done["reward"])
 
     def append_observations(self, env: Array, frames: Mapping[str, Array], first: Array) -> None:
         """Append a row that holds an observation only; `first` lists the environments whose episode starts with it."""
         row = self.rows.rows[env]
-        for chunk_rows in self.base:
-            begins = row % chunk_rows == 0
-            if begins.any():
-                self.begin_chunks(chunk_rows, (row // chunk_rows * self.schema.envs + env)[begins].tolist())
-        for name, array in frames.items():
-            self.rows.columns[name].put(env, row, array)
-        if len(first):
-            self.rows.columns["is_first"].put(env, row, np.isin(env, first))
-        self.rows.columns["is_last"].put(env, row, np.ones(len(env), np.bool_))
+        begins = {r: np.flatnonzero(row % r == 0) for r in self.base}
+        for name, column in self.columns:
+            starts = begins[column.chunk_rows]
+            column.advance(env, row, starts if len(starts) else None)
+            if name in frames:
+                column.values[column.newest[env]] = frames[name]
+            elif name == "is_last":
+                column.values[column.newest[env]] = True
+            elif name == "is_first" and len(first):
+                column.values[column.newest[first]] = True
         self.rows.rows[env] += 1
 
-    def begin_chunks(self, chunk_rows: int, chunks: list[int]) -> None:
-        """Open zeroed chunks in every field of this chunk size."""
-        for column in self.rows.columns.values():
-            if column.chunk_rows == chunk_rows:
-                for chunk in chunks:
-                    column.begin(chunk)
+    def catch_up(self, envs: list[int]) -> None:
+        """Point every column at the last row of these environments."""
+        for _, column in self.columns:
+            for env in envs:
+                if self.base[column.chunk_rows][env] < self.rows.rows[env]:
+                    column.catch_up(env, int(self.rows.rows[env]))
 
     def end_episode(self, truncated: bool) -> None:
         """End the episodes going on; `truncated` sets the flag of their last transition."""
@@ -181,27 +190,33 @@ class Writer:
             while done < len(first):
                 stop = min(done + step - (start + done) % step, len(first))
                 bulk.append(self.rows, {k: v[done:stop] for k, v in rows.items()}, first[done:stop], env)
-                self.write_settled()
+                self.write_settled(stop - done)
                 done = stop
+            self.catch_up([env])
         self.commit_when_due()
         return np.where(rows["is_last"], -1, np.int64(env) << 32 | np.arange(start, start + len(first)))
 
     # --- chunks
 
-    def write_settled(self) -> None:
-        """Write the chunks whose rows can no longer change."""
+    def write_settled(self, appended: int = 1) -> None:
+        """Write the chunks whose rows can no longer change, after at most `appended` rows of each environment."""
         self.uncommitted = True
-        for chunk_rows, old in self.base.items():
-            new = self.rows.bases(chunk_rows)
-            if np.array_equal(new, old):
-                continue
-            self.base[chunk_rows] = new
-            for column in self.rows.columns.values():
-                if column.chunk_rows == chunk_rows:
-                    for env in np.flatnonzero(new > old).tolist():
-                        for first in range(int(old[env]), int(new[env]), chunk_rows):
-                            chunk = first // chunk_rows * column.envs + env
-                            column.written(chunk, *self.write_chunk(column, chunk, chunk_rows))
+        for chunk_rows in self.base:
+            self.steps_left[chunk_rows] -= appended
+            if self.steps_left[chunk_rows] <= 0:
+                self.write_full(chunk_rows)
+
+    def write_full(self, chunk_rows: int) -> None:
+        """Write the full chunks of every field of this chunk size."""
+        old, new = self.base[chunk_rows], self.rows.bases(chunk_rows)
+        self.base[chunk_rows] = new
+        for env in np.flatnonzero(new > old).tolist():
+            for first in range(int(old[env]), int(new[env]), chunk_rows):
+                for _, column in self.columns:
+                    if column.chunk_rows == chunk_rows:
+                        chunk = first // chunk_rows * column.envs + env
+                        column.written(chunk, *self.write_chunk(column, chunk, chunk_rows))
+        self.steps_left[chunk_rows] = int((new + chunk_rows - self.rows.rows).min())
 
     def write_chunk(self, column: Column, chunk: int, rows: int) -> tuple[int, int]:
         """Encode and write one open chunk, of which `rows` rows count; return where it is in the file."""

@@ -1,0 +1,350 @@
+"""The main job, shown: record a real game, kill the recorder, resume it, compare with a run that was never killed.
+
+`python -m archive.demo` (or `make demo`) starts a recorder as a process of its own: ALE Breakout in 8 environments,
+prioritised batches drawn and priorities updated after every step. It kills that process with SIGKILL at a random
+moment and starts the same command line again, which resumes. Every row the recorder appends also comes here, to a
+reference run that is never killed. In the end both must hold the same rows and draw the same 500 batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import archive
+
+ENVS, STACK, BATCH, KEY = 8, 4, 32, b"rl-archive demo"
+FRAME = 84 * 84
+CHECKPOINT_STEPS = 100  # vector steps between checkpoints; the recorder also commits every half second
+REPLAY: dict[str, Any] = {
+    "batch_size": BATCH,
+    "capacity": 20_000,
+    "n_step": 3,
+    "sampler": archive.Prioritized(),
+    "seed": 7,
+}
+
+
+def make_env() -> Any:
+    """Return Breakout with the usual wrappers; the frame stack stays, since a policy would need it."""
+    import ale_py
+    import gymnasium
+    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner in the middle of the progress bar
+    gymnasium.register_envs(ale_py)
+    env = gymnasium.make("ALE/Breakout-v5", frameskip=1)
+    return FrameStackObservation(AtariPreprocessing(env), STACK)
+
+
+def learn(replay: archive.Replay, weights: np.ndarray[Any, Any]) -> archive.Batch:
+    """Draw a batch and set priorities from the error of a fixed linear value of its frames."""
+    batch = replay.sample()
+    value, ahead = (
+        frames[:, -1].reshape(len(frames), -1).astype(np.float64) @ weights
+        for frames in (batch.observation, batch.next_observation)
+    )
+    replay.update_priorities(batch.index, np.abs(batch.reward + batch.discount * ahead - value))
+    return batch
+
+
+def value_weights() -> np.ndarray[Any, Any]:
+    """Return the weights of the value that stands in for a network."""
+    return np.random.default_rng(1).normal(size=FRAME) / FRAME / 255
+
+
+# --- the process that is killed
+
+
+def record(path: Path, rows: int, address: str) -> None:
+    """Record until the run has `rows` transitions, going on from the last checkpoint if there is one."""
+    import gymnasium
+
+    stream = Client(address, authkey=KEY)
+    env = gymnasium.vector.SyncVectorEnv([make_env] * ENVS)
+    run = archive.open(path, "a", env, commit_every=0.5, metadata={"demo": True})
+    last = run.last_checkpoint
+    replay = run.replay(state=last["replay"]) if last else run.replay(**REPLAY)
+    rng = last["rng"] if last else np.random.default_rng(0)
+    number = last.id if last else 0
+    stream.send(("resumed", number, run.lengths.tolist()))
+    observation, info = env.reset(seed=1000 * number)
+    stream.send(("reset", observation))
+    run.reset(observation, info)
+    weights = value_weights()
+    step = 0
+    while run.num_steps < rows:
+        action = rng.integers(env.single_action_space.n, size=ENVS)
+        result = env.step(action)
+        stream.send(("step", action, *result[:4]))
+        run.step(action, *result)
+        step += 1
+        if len(replay) >= BATCH:
+            learn(replay, weights)
+        if step % CHECKPOINT_STEPS == 0 or run.num_steps >= rows:
+            number += 1
+            stream.send(("checkpoint", number))
+            run.checkpoint(replay=replay.state_dict(), rng=rng, step=run.num_steps)
+            stream.send(("safe", run.lengths.tolist()))
+    run.close()
+    stream.send(("done", peak_memory()))
+
+
+def digest(path: Path) -> None:
+    """Print the time to the first batch, the SHA-256 of the next 500 and the peak memory, from a fresh process."""
+    start = time.perf_counter()
+    run = archive.open(path)
+    last = run.last_checkpoint
+    if last is None:
+        raise SystemExit("no checkpoint")
+    replay = run.replay(state=last["replay"])
+    sha = hashlib.sha256()
+    first = 0.0
+    for _ in range(500):
+        add_batch(sha, learn(replay, value_weights()))
+        first = first or time.perf_counter() - start
+    print(first, sha.hexdigest(), peak_memory())
+
+
+def add_batch(sha: Any, batch: archive.Batch) -> None:
+    """Add every array of a batch to a hash."""
+    for name, array in sorted(batch.asdict().items()):
+        sha.update(name.encode() + np.ascontiguousarray(array).tobytes())
+
+
+def peak_memory() -> int:
+    """Return this process's peak resident bytes, 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+# --- the process that looks on
+
+
+class Reference:
+    """A run that is never killed, fed the rows that the recorder appended and made safe.
+
+    Events wait until a checkpoint makes them certain. After a kill, those up to the checkpoint that the recorder
+    resumed from are taken in whole; of later ones only the rows that the file still has, since the draws made
+    meanwhile are lost with the process that made them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.run, self.replay = path, None, None
+        self.pending: list[Any] = []
+        self.weights = value_weights()
+
+    def start(self, schema: archive.Schema) -> None:
+        """Create the run."""
+        self.run = archive.create(self.path, schema)
+        self.replay = self.run.replay(**REPLAY)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Rows of each environment."""
+        return self.run.lengths.tolist() if self.run else [0] * ENVS
+
+    def append(self, event: Any) -> None:
+        """Append what one event brought."""
+        kind, *values = event
+        if kind == "reset":
+            self.run.reset(values[0])
+        elif kind == "step":
+            self.run.step(*values)
+
+    def settle(self, checkpoint: int) -> None:
+        """Take in everything up to a checkpoint, learning as the recorder did."""
+        if ("checkpoint", checkpoint) not in [e for e in self.pending if e[0] == "checkpoint"]:
+            return
+        while True:
+            event = self.pending.pop(0)
+            self.append(event)
+            if event[0] == "step" and len(self.replay) >= BATCH:
+                learn(self.replay, self.weights)
+            if event == ("checkpoint", checkpoint):
+                return
+
+    def resume(self, checkpoint: int, lengths: list[int]) -> None:
+        """Follow a recorder that was killed and has resumed with these rows."""
+        self.settle(checkpoint)
+        for event in self.pending:
+            if self.lengths != lengths:
+                self.append(event)
+        self.pending = []
+        if self.lengths != lengths:
+            raise SystemExit(f"the resumed run has {lengths} rows, the reference {self.lengths}")
+
+
+class Show:
+    """Run the recorder, kill it once, and follow it."""
+
+    def __init__(self, path: Path, rows: int, folder: Path, console: Console) -> None:
+        self.path, self.rows, self.console = path, rows, console
+        self.reference = Reference(folder / "reference.h5")
+        self.listener = Listener(str(folder / "rows") if os.name == "posix" else None, authkey=KEY)
+        self.safe = [0] * ENVS
+        self.kill_at = random.uniform(0.3, 0.8) * rows
+        self.killed_at = self.lost = self.recorder_memory = 0
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+        )
+
+    def follow(self) -> float:
+        """Record to the end, with one kill on the way; return the seconds it took."""
+        start = time.perf_counter()
+        with self.progress:
+            task = self.progress.add_task("recording", total=self.rows)
+            self.watch(task, kill=True)
+            self.check_killed()
+            self.watch(task, kill=False)
+        return time.perf_counter() - start
+
+    def watch(self, task: Any, kill: bool) -> None:
+        """Start the recorder's command line and take in what it sends until it ends or is killed."""
+        command = [sys.executable, "-m", "archive.demo", "record", str(self.path), str(self.rows), self.listener.address]
+        recorder = subprocess.Popen(command)
+        try:
+            with self.listener.accept() as stream:
+                steps = self.take_in(stream, recorder, task, kill)
+            if recorder.wait() and not kill:
+                raise SystemExit(f"the recorder ended with {recorder.returncode} after {steps} steps")
+        finally:
+            recorder.kill()
+            recorder.wait()
+
+    def take_in(self, stream: Connection, recorder: subprocess.Popen[bytes], task: Any, kill: bool) -> int:
+        """Pass events on to the reference; with `kill` end the recorder on the way."""
+        steps = 0
+        while True:
+            try:
+                event = stream.recv()
+            except (EOFError, ConnectionError, OSError):
+                return steps
+            steps += event[0] == "step"
+            self.on_event(event)
+            done = sum(self.reference.lengths) + ENVS * sum(e[0] == "step" for e in self.reference.pending)
+            self.progress.update(task, completed=min(done, self.rows))
+            if kill and done >= self.kill_at:
+                time.sleep(random.uniform(0, 0.05))
+                recorder.kill()
+                self.killed_at, kill = done, False
+
+    def on_event(self, event: Any) -> None:
+        """Take in one message of the recorder."""
+        kind, *values = event
+        if kind == "resumed":
+            if self.reference.run is None:
+                self.reference.start(archive.open(self.path).schema)
+            self.reference.resume(*values)
+        elif kind == "safe":
+            self.safe = values[0]
+            self.reference.settle(max(e[1] for e in self.reference.pending if e[0] == "checkpoint"))
+        elif kind == "done":
+            self.recorder_memory = values[0]
+        else:
+            self.reference.pending.append(event)
+
+    def check_killed(self) -> None:
+        """Count rows that the killed recorder had been told were safe and that the file does not have."""
+        with archive.open(self.path) as run:
+            self.lost = int(np.maximum(np.array(self.safe) - run.lengths, 0).sum())
+            at = f"killed near row {self.killed_at:,}; the file holds {run.num_rows:,} rows"
+        self.console.print(f"{at}, {sum(self.safe):,} of them promised; resuming with the same command line")
+
+    def compare(self) -> bool:
+        """Count differing rows, compare the next 500 batches, print the table; True if all is as it must be."""
+        run, reference = archive.open(self.path), self.reference
+        differing = count_differences(run, reference.run)
+        words = subprocess.check_output([sys.executable, "-m", "archive.demo", "digest", str(self.path)], text=True).split()
+        sha = hashlib.sha256()
+        for _ in range(500):
+            add_batch(sha, learn(reference.replay, reference.weights))
+        same = sha.hexdigest() == words[1]
+        size, transitions = self.path.stat().st_size, run.num_steps
+        raw = run.num_rows * sum(field.nbytes for field in run.schema.steps.values())
+        pickled = transitions * (2 * STACK * FRAME + 8 + 4 + 2)
+        table = Table(show_header=False, title=f"{self.path}")
+        lines = {
+            "rows committed": f"{run.num_rows:,} ({transitions:,} transitions, {run.num_episodes} episodes)",
+            "committed rows lost": f"{self.lost}",
+            "rows that differ from the reference": f"{differing}",
+            "next 500 batches, resumed": words[1][:32],
+            "next 500 batches, never killed": f"{sha.hexdigest()[:32]} ({'identical' if same else 'DIFFERENT'})",
+            "file": f"{size / 1e6:.1f} MB",
+            "raw rows": f"{raw / 1e6:.1f} MB ({raw / size:.0f} times the file)",
+            "pickle of the same transitions": f"{pickled / 1e6:.1f} MB ({pickled / size:.0f} times), computed",
+            "first batch after reopening": f"{float(words[0]) * 1e3:.0f} ms",
+            "peak memory": f"{self.recorder_memory / 1e6:.0f} MB recording, {int(words[2]) / 1e6:.0f} MB sampling",
+        }
+        for name, text in lines.items():
+            table.add_row(name, text)
+        self.console.print(table)
+        return same and not differing and not self.lost and transitions >= self.rows
+
+
+def count_differences(run: archive.Run, other: archive.Run) -> int:
+    """Return in how many rows two runs differ, counting rows that only one has."""
+    if run.lengths.tolist() != other.lengths.tolist():
+        return int(np.abs(run.lengths - other.lengths).sum())
+    differing = 0
+    for low in range(0, int(run.lengths.max()), 256):
+        bad = np.zeros((min(256, int(run.lengths.max()) - low), ENVS), np.bool_)
+        for name in run.schema.steps:
+            a, b = run[name][low : low + 256], other[name][low : low + 256]
+            bad |= (a != b).reshape(*bad.shape, -1).any(axis=-1)
+        differing += int(bad.sum())
+    return differing
+
+
+@click.group(invoke_without_command=True)
+@click.option("--path", type=click.Path(path_type=Path), default="runs/breakout.h5", show_default=True)
+@click.option("--rows", default=30_000, show_default=True, help="Transitions to record in total.")
+@click.pass_context
+def main(context: click.Context, path: Path, rows: int) -> None:
+    """Record Breakout, kill the recorder, resume it, and compare with a run that was never killed."""
+    if context.invoked_subcommand is not None:
+        return
+    console = Console()
+    if path.exists():
+        with archive.open(path) as old:
+            if not old.metadata.get("demo"):
+                raise SystemExit(f"{path} was not made by this demo; give another --path")
+        path.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        show = Show(path, rows, Path(folder), console)
+        seconds = show.follow()
+        good = show.compare()
+        show.reference.run.close()
+        show.listener.close()
+    console.print(f"{rows / seconds:,.0f} rows a second with the game, sampling and the reference beside it")
+    console.print(f"look into it: rl-archive info {path}")
+    sys.exit(0 if good else 1)
+
+
+main.command("record", hidden=True)(
+    click.argument("path", type=click.Path(path_type=Path))(
+        click.argument("rows", type=int)(click.argument("address")(record))
+    )
+)
+main.command("digest", hidden=True)(click.argument("path", type=click.Path(path_type=Path))(digest))
+
+if __name__ == "__main__":
+    main()

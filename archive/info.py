@@ -1,0 +1,129 @@
+"""What is in a file, as JSON values for machines and as tables for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from .checkpoint import every
+from .run import Run
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Return everything that `rl-archive info` tells about a run open for reading."""
+    return {
+        "file": str(run.path),
+        "bytes": Path(run.path).stat().st_size,
+        **run.about(),
+        "environments": run.num_envs,
+        "rows": run.num_rows,
+        "steps": run.num_steps,
+        "episodes": episodes(run),
+        "fields": fields(run),
+        "checkpoints": [
+            {"id": c.id, "rows": int(c.position["rows"].sum()), "values": sorted(c)} for c in every(*run.slots())
+        ],
+        "metadata": dict(run.metadata),
+    }
+
+
+def episodes(run: Run) -> dict[str, Any]:
+    """Return how many episodes there are, how they ended, and their returns and lengths."""
+    table = run.episodes
+    ended = table["terminated"] | table["truncated"]
+    result: dict[str, Any] = {
+        "count": run.num_episodes,
+        "terminated": int(table["terminated"].sum()),
+        "truncated": int(table["truncated"].sum()),
+        "unfinished": int((~ended).sum()),
+    }
+    for name in ("return", "length"):
+        values = table[name][ended]
+        keys = ("mean", "min", "max")
+        stats = (values.mean(), values.min(), values.max()) if len(values) else (None, None, None)
+        result[name] = {k: None if v is None or not np.isfinite(v) else float(v) for k, v in zip(keys, stats, strict=True)}
+    return result
+
+
+def fields(run: Run) -> list[dict[str, Any]]:
+    """Return dtype, shape, codec and size of every field."""
+    result = []
+    for name, field in run.schema.steps.items():
+        chunks, stored = run.stored(name)
+        raw = chunks * run.chunk_rows(name) * field.nbytes
+        result.append(
+            {
+                "name": name,
+                "dtype": str(np.dtype(field.dtype)),
+                "shape": list(field.shape),
+                "stacked": field.stacked,
+                "codec": "gzip" if np.dtype(field.dtype).itemsize == 1 else "shuffle+gzip",
+                "chunk_rows": run.chunk_rows(name),
+                "chunks": chunks,
+                "stored_bytes": stored,
+                "ratio": round(raw / stored, 2) if stored else None,
+            }
+        )
+    return result
+
+
+def show(values: dict[str, Any], console: Console) -> None:
+    """Print a summary as tables."""
+    facts = Table(show_header=False, title=printable(values["file"]), title_justify="left", box=SIMPLE_HEAD)
+    for name, text in facts_of(values):
+        facts.add_row(name, printable(text))
+    console.print(facts)
+    table = Table(title="fields", title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("field", "dtype", "shape", "codec", "rows/chunk", "chunks", "stored", "ratio"):
+        left = heading in ("field", "dtype", "shape", "codec")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for f in values["fields"]:
+        shape = "x".join(map(str, f["shape"])) or "-"
+        stack = f" (x{f['stacked']})" if f["stacked"] else ""
+        ratio = "-" if f["ratio"] is None else f"{f['ratio']:.1f}"
+        numbers = (str(f["chunk_rows"]), f"{f['chunks']:,}", size(f["stored_bytes"]), ratio)
+        table.add_row(printable(f["name"]), f["dtype"], shape + stack, f["codec"], *numbers)
+    console.print(table)
+    if values["checkpoints"]:
+        table = Table("checkpoint", "rows", "values", title="checkpoints", title_justify="left", box=SIMPLE_HEAD)
+        for c in values["checkpoints"]:
+            table.add_row(str(c["id"]), f"{c['rows']:,}", printable(", ".join(c["values"])))
+        console.print(table)
+
+
+def facts_of(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the lines of the first table."""
+    ended = values["episodes"]
+    lines = [
+        ("run", f"{values['run_id']}, format {values['format_version']}, created {values['created']}"),
+        ("environment", f"{values['environment'] or '-'}, {values['environments']} at a time"),
+        ("state", "closed" if values["complete"] else "not closed: being written, or its writer was killed"),
+        ("size", size(values["bytes"])),
+        ("rows", f"{values['rows']:,}"),
+        ("steps", f"{values['steps']:,}"),
+        ("episodes", "{count:,}: {terminated:,} terminated, {truncated:,} truncated, {unfinished:,} neither".format(**ended)),
+    ]
+    for name in ("return", "length"):
+        stats = ended[name]
+        if stats["mean"] is not None:
+            lines.append((name, "mean {mean:,.2f}, from {min:,.2f} to {max:,.2f}".format(**stats)))
+    lines += [(name, str(value)) for name, value in values["metadata"].items()]
+    return lines
+
+
+def size(count: int) -> str:
+    """Return bytes as people read them."""
+    for unit, power in (("GB", 9), ("MB", 6), ("KB", 3)):
+        if count >= 10**power:
+            return f"{count / 10**power:.1f} {unit}"
+    return f"{count} B"
+
+
+def printable(text: str) -> str:
+    """Return text without control characters and markup: a file may come from a stranger."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text).replace("[", "\\[")
