@@ -39,7 +39,7 @@ class Commits:
         self.tail_check = last.tail_check if last else np.zeros((fields, envs), np.uint32)
         self.tail_base = np.full((fields, envs), -1, np.int64)
         self.tail_rows = np.zeros((fields, envs), np.int64)
-        self.synced = False
+        self.synced = last is not None and last.synced
         if last is not None and not last.in_fields:
             for number, column in enumerate(rows.columns.values()):
                 self.tail_base[number] = rows.bases(column.chunk_rows)
@@ -80,7 +80,11 @@ class Commits:
         return offset, slot, check, bases, rows
 
     def seal(self, sync: bool, slots: tuple[Slot, ...], tail: tuple[Array, ...] | None, in_fields: bool) -> None:
-        """Write journal, record, held blocks and mark; afterwards the commit is what the file says."""
+        """Write journal, record, held blocks and mark; afterwards the commit is what the file says.
+
+        After a synced commit all later ones are synced too: one that were not could undo it in a power cut.
+        """
+        sync = sync or self.synced
         file, region = self.store.file, self.header.region
         journal = file.journal()
         offset, slot, check, *filled = tail or (self.tail_offset, self.tail_slot, self.tail_check)

@@ -76,6 +76,7 @@ def record(path: Path, rows: int, address: str) -> None:
 
     stream = Client(address, authkey=KEY)
     env = gymnasium.vector.SyncVectorEnv([make_env] * ENVS)
+    space: Any = env.single_action_space
     run = archive.open(path, "a", env, commit_every=0.5, metadata={"demo": True})
     last = run.last_checkpoint
     replay = run.replay(state=last["replay"]) if last else run.replay(**REPLAY)
@@ -88,7 +89,7 @@ def record(path: Path, rows: int, address: str) -> None:
     weights = value_weights()
     step = 0
     while run.num_steps < rows:
-        action = rng.integers(env.single_action_space.n, size=ENVS)
+        action = rng.integers(space.n, size=ENVS)
         result = env.step(action)
         stream.send(("step", action, *result[:4]))
         run.step(action, *result)
@@ -146,20 +147,23 @@ class Reference:
     meanwhile are lost with the process that made them.
     """
 
+    run: archive.Run
+    replay: archive.Replay
+
     def __init__(self, path: Path) -> None:
-        self.path, self.run, self.replay = path, None, None
+        self.path, self.started = path, False
         self.pending: list[Any] = []
         self.weights = value_weights()
 
     def start(self, schema: archive.Schema) -> None:
         """Create the run."""
-        self.run = archive.create(self.path, schema)
+        self.run, self.started = archive.create(self.path, schema), True
         self.replay = self.run.replay(**REPLAY)
 
     @property
     def lengths(self) -> list[int]:
         """Rows of each environment."""
-        return self.run.lengths.tolist() if self.run else [0] * ENVS
+        return list(self.run.lengths) if self.started else [0] * ENVS
 
     def append(self, event: Any) -> None:
         """Append what one event brought."""
@@ -218,7 +222,15 @@ class Show:
 
     def watch(self, task: Any, kill: bool) -> None:
         """Start the recorder's command line and take in what it sends until it ends or is killed."""
-        command = [sys.executable, "-m", "archive.demo", "record", str(self.path), str(self.rows), self.listener.address]
+        command = [
+            sys.executable,
+            "-m",
+            "archive.demo",
+            "record",
+            str(self.path),
+            str(self.rows),
+            self.listener.address,
+        ]
         recorder = subprocess.Popen(command)
         try:
             with self.listener.accept() as stream:
@@ -250,7 +262,7 @@ class Show:
         """Take in one message of the recorder."""
         kind, *values = event
         if kind == "resumed":
-            if self.reference.run is None:
+            if not self.reference.started:
                 self.reference.start(archive.open(self.path).schema)
             self.reference.resume(*values)
         elif kind == "safe":
@@ -272,7 +284,9 @@ class Show:
         """Count differing rows, compare the next 500 batches, print the table; True if all is as it must be."""
         run, reference = archive.open(self.path), self.reference
         differing = count_differences(run, reference.run)
-        words = subprocess.check_output([sys.executable, "-m", "archive.demo", "digest", str(self.path)], text=True).split()
+        words = subprocess.check_output(
+            [sys.executable, "-m", "archive.demo", "digest", str(self.path)], text=True
+        ).split()
         sha = hashlib.sha256()
         for _ in range(500):
             add_batch(sha, learn(reference.replay, reference.weights))

@@ -46,7 +46,9 @@ def episodes(run: Run) -> dict[str, Any]:
         values = table[name][ended]
         keys = ("mean", "min", "max")
         stats = (values.mean(), values.min(), values.max()) if len(values) else (None, None, None)
-        result[name] = {k: None if v is None or not np.isfinite(v) else float(v) for k, v in zip(keys, stats, strict=True)}
+        result[name] = {
+            k: None if v is None or not np.isfinite(v) else float(v) for k, v in zip(keys, stats, strict=True)
+        }
     return result
 
 
@@ -106,7 +108,10 @@ def facts_of(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("size", size(values["bytes"])),
         ("rows", f"{values['rows']:,}"),
         ("steps", f"{values['steps']:,}"),
-        ("episodes", "{count:,}: {terminated:,} terminated, {truncated:,} truncated, {unfinished:,} neither".format(**ended)),
+        (
+            "episodes",
+            "{count:,}: {terminated:,} terminated, {truncated:,} truncated, {unfinished:,} neither".format(**ended),
+        ),
     ]
     for name in ("return", "length"):
         stats = ended[name]

@@ -103,12 +103,12 @@ class Intake:
         old, field = self.stacks.get(name), self.observations[name]
         if not first.all():
             live = slice(None) if not first.any() else ~first
-            if old is not None and not np.array_equal(stack[live, :-1], old[live, 1:]):
+            if old is not None and not same(stack[live, :-1], old[live, 1:]):
                 raise FieldError(f"field {name!r}: the stack does not continue the frames stored before it")
         if first.any():
             new = stack[first]
             expected = new[:, -1:] if field.padding == "repeat" else np.zeros_like(new[:, -1:])
-            if not np.array_equal(new[:, :-1], np.broadcast_to(expected, new[:, :-1].shape)):
+            if not same(new[:, :-1], np.broadcast_to(expected, new[:, :-1].shape)):
                 raise FieldError(
                     f"field {name!r}: at the start of an episode the stack is not padded by {field.padding!r}"
                 )
@@ -122,6 +122,11 @@ class Intake:
                     self.stacks[name] = stack.copy()
                 else:
                     self.stacks[name][env] = stack[env]
+
+
+def same(a: Array, b: Array) -> bool:
+    """Tell whether two arrays hold the same values; NaN equals NaN."""
+    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
 
 def part(name: str, value: Any) -> Any:

@@ -7,6 +7,7 @@ import platform
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,22 +61,21 @@ def create(
     if not target.parent.is_dir():
         raise MissingRunError(f"{target.parent}: no such folder")
     held = WriterLock(target)
-    store = None
     partial = target.with_name(target.name + ".partial")
+    store = writer = None
     try:
         if target.exists():
             raise ExistingRunError(f"{target} exists already; open it with mode 'a' to go on")
-        store = Store.create(partial, schema, uuid.uuid4().hex[:16], texts)
+        store = Store(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | disk.FLAGS, 0o644), str(target))
+        store.lay_out(schema, uuid.uuid4().hex[:16], texts)
         rows = Rows(store.header, str(target), store.file.read_at, budget)
         writer = Writer(rows, store, held, None, commit_every)
         writer.commit()
         os.rename(partial, target)
         disk.sync_folder(target.parent)
     except BaseException:
-        if store is not None:
-            store.abandon()
+        let_go(writer, store, held)
         partial.unlink(missing_ok=True)
-        held.release()
         raise
     return Run(target, store.header, writer, texts)
 
@@ -118,14 +118,11 @@ def open(  # noqa: A001 - the name is part of the public contract
         )
     if mode == "r":
         return open_reader(target, budget)
-    run = open_writer(target, budget, commit_every)
+    wanted = None
     if env_or_schema is not None:
-        given = env_or_schema if isinstance(env_or_schema, Schema) else Schema.from_env(env_or_schema)
-        given = given.with_options(num_envs, autoreset)
-        if (dict(given.steps), given.num_envs) != (dict(run.schema.steps), run.schema.num_envs):
-            run.close()
-            raise SchemaError(f"{target}: the file holds {run.schema}, but {given} was given")
-    return run
+        wanted = env_or_schema if isinstance(env_or_schema, Schema) else Schema.from_env(env_or_schema)
+        wanted = wanted.with_options(num_envs, autoreset)
+    return open_writer(target, budget, commit_every, wanted, metadata)
 
 
 def open_reader(target: Path, budget: int) -> Run:
@@ -139,28 +136,50 @@ def open_reader(target: Path, budget: int) -> Run:
         raise
 
 
-def open_writer(target: Path, budget: int, commit_every: Any) -> Run:
+def open_writer(
+    target: Path, budget: int, commit_every: Any, wanted: Schema | None, metadata: Mapping[str, Any] | None
+) -> Run:
     """Recover a run and open it for writing."""
     held = WriterLock(target)
-    store, fd = None, -1
+    store = writer = None
     try:
         fd = os.open(target, os.O_RDWR | disk.FLAGS)
-        header = Header.read(fd, str(target))
+        store = Store(fd, str(target))
+        header = agree(Header.read(fd, str(target)), wanted, target)
         record = recover(fd, header, str(target))
         snapshot = take(fd, header, ReadView(fd), str(target))
-        store = Store.append(fd, header, record.end, str(target))
+        store.resume(header, record.end)
         rows = Rows(header, str(target), store.file.read_at, budget)
         rows.restore(snapshot)
         rows.need_tail(rows.restore_open(record))
         every = snapshot.texts["options"]["commit_every"] if commit_every is UNSET else commit_every
         writer = Writer(rows, store, held, record, every)
+        texts = dict(snapshot.texts) | ({} if metadata is None else {"metadata": dict(metadata)})
+        if texts != snapshot.texts:
+            store.write_text("meta/metadata_json", texts["metadata"])
         store.write_totals(rows.steps, rows.episodes.count, False)
         writer.commit()
     except BaseException:
-        if store is not None:
-            store.abandon()
-        elif fd >= 0:
-            os.close(fd)
-        held.release()
+        let_go(writer, store, held)
         raise
-    return Run(target, header, writer, snapshot.texts)
+    return Run(target, header, writer, texts)
+
+
+def agree(header: Header, wanted: Schema | None, target: Path) -> Header:
+    """Return the header with the reset mode that is wanted now, or refuse a schema that differs from the file's."""
+    if wanted is None:
+        return header
+    have = header.schema
+    for what, ours, theirs in (("num_envs", have.num_envs, wanted.num_envs), ("fields", have.steps, wanted.steps)):
+        if ours != theirs:
+            raise SchemaError(f"{target}: the file has {what} {ours}, but {theirs} was given")
+    return replace(header, schema=replace(have, autoreset=wanted.autoreset or have.autoreset))
+
+
+def let_go(writer: Writer | None, store: Store | None, held: WriterLock) -> None:
+    """Undo a half-done opening."""
+    if writer is not None:
+        writer.abandon()
+    elif store is not None:
+        store.abandon()
+    held.release()

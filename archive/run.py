@@ -253,7 +253,7 @@ class Run:
     # --- for `rl-archive info`
 
     def about(self) -> dict[str, Any]:
-        """Return identity and state: run id, format version, environment, when it was created, whether it was closed."""
+        """Return run id, format version, environment, when it was created and whether it was closed."""
         closed = isinstance(self._file, Source) and self._file.record is not None and self._file.record.in_fields
         provenance, environment = self._texts.get("provenance", {}), self._texts.get("environment", {})
         return {

@@ -65,6 +65,7 @@ def recover(fd: int, header: Header, path: str) -> Record:
             raise DamagedError(f"{path}: the journal of commit {record.sequence} is damaged")
         for offset, data in entries(journal or b""):  # a synced commit was applied before its journal could go
             disk.write_at(fd, data, offset)
+        os.fsync(fd)  # the mark must not reach the disk before what it vouches for
         disk.write_at(fd, header.region.mark(record.sequence), header.region.mark_offset)
     check_size(fd, record, path)
     return record

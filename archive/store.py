@@ -11,7 +11,6 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -20,84 +19,63 @@ import numpy as np
 from . import disk
 from ._file import JournaledFile
 from .block import Block
+from .datasets import contiguous, growing
 from .episodes import CHUNK as EPISODE_CHUNK
 from .errors import DamagedError, WriteError
 from .guard import quiet
 from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
 from .record import Region, Slot
-from .schema import EPISODE_COLUMNS, Field, Schema
+from .schema import EPISODE_COLUMNS, Schema
 
 LIBVER = ("v110", "v110")
 SLOT_CHUNK = 1 << 20
 
 
 class Store:
-    """An HDF5 file open for writing through a JournaledFile."""
+    """An HDF5 file that is written through a JournaledFile; owns descriptor `fd`.
 
-    def __init__(self, file: JournaledFile, handle: h5py.File, header: Header, path: str) -> None:
-        self.file, self.handle, self.header, self.path = file, handle, header, path
+    `lay_out` makes a new file of it, `resume` goes on with one that was recovered.
+    """
+
+    header: Header
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.file, self.path = JournaledFile(fd), path
+        self.handle: Any = None  # h5py.File; h5py has no types
         self.dirty = True
 
-    @classmethod
-    def create(cls, path: Path, schema: Schema, run_id: str, texts: Mapping[str, Any]) -> Store:
-        """Lay out a new file at `path`; nothing of it counts before the first record."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | disk.FLAGS
-        file = JournaledFile(os.open(path, flags, 0o644))
+    def lay_out(self, schema: Schema, run_id: str, texts: Mapping[str, Any]) -> None:
+        """Create groups and datasets; nothing of them counts before the first record."""
         rows = chunk_rows(schema.steps, schema.envs)
         room, size = Region.bytes_for(schema.envs, len(schema.steps))
         with quiet:
-            handle = h5py.File(file, "w", libver=LIBVER)
+            self.handle = handle = h5py.File(self.file, "w", libver=LIBVER)
             draft = Block(Block.SCHEMA, Header(run_id, schema, rows, Region(0, room)).to_json())
             block = contiguous(handle, "meta/schema_block", len(draft.pack()))  # first, so that it is found early
             records = contiguous(handle, "commits", size)
-            header = Header(run_id, schema, rows, Region(records.id.get_offset(), room))
-            block[:] = np.frombuffer(Block(Block.SCHEMA, header.to_json()).pack(), np.uint8)
-            store = cls(file, handle, header, str(path))
+            self.header = Header(run_id, schema, rows, Region(records.id.get_offset(), room))
+            block[:] = np.frombuffer(Block(Block.SCHEMA, self.header.to_json()).pack(), np.uint8)
             for name, field in schema.steps.items():
-                store.create_field(name, field)
+                growing(handle, f"steps/{name}", field, rows[name], schema.num_envs)
+            options = {"chunks": (EPISODE_CHUNK,), "maxshape": (None,), "fletcher32": True}
             for name, dtype in EPISODE_COLUMNS.items():
-                handle.create_dataset(
-                    f"episodes/{name}", (0,), dtype, chunks=(EPISODE_CHUNK,), maxshape=(None,), fletcher32=True
-                )
+                handle.create_dataset(f"episodes/{name}", (0,), dtype, **options)
             for name, values in {"schema": schema.to_json(), **texts}.items():
-                store.write_text(f"meta/{name}_json", values)
-            store.write_root(schema)
+                self.write_text(f"meta/{name}_json", values)
+            self.write_root(schema)
             handle.flush()
-            store.check()
-        return store
+            self.check()
 
-    @classmethod
-    def append(cls, fd: int, header: Header, end: int, path: str) -> Store:
+    def resume(self, header: Header, end: int) -> None:
         """Open a recovered file whose committed end is at byte `end`."""
-        file = JournaledFile(fd)
-        file.begin(end)
+        self.header = header
+        self.file.begin(end)
         with quiet:
-            store = cls(file, h5py.File(file, "r+", libver=LIBVER), header, path)
-            store.check()
-        return store
+            self.handle = h5py.File(self.file, "r+", libver=LIBVER)
+            self.check()
 
     # --- layout
-
-    def create_field(self, name: str, field: Field) -> None:
-        """Create /steps/<name>, chunked and growing along rows."""
-        multi = self.header.schema.num_envs is not None
-        rows = self.header.rows[name]
-        dataset = self.handle.create_dataset(
-            f"steps/{name}",
-            (0, self.header.schema.envs, *field.shape) if multi else (0, *field.shape),
-            np.dtype(field.dtype),
-            chunks=(rows, 1, *field.shape) if multi else (rows, *field.shape),
-            maxshape=(None, self.header.schema.envs, *field.shape) if multi else (None, *field.shape),
-            compression="gzip",
-            compression_opts=2,
-            shuffle=np.dtype(field.dtype).itemsize > 1,
-            fletcher32=True,
-        )
-        if not multi and field.dtype == "|u1":
-            mark_image(dataset, field.shape)
-        if field.description:
-            dataset.attrs["description"] = np.bytes_(field.description)
 
     def write_root(self, schema: Schema) -> None:
         """Write the short attributes of the root group."""
@@ -265,7 +243,8 @@ class Store:
         with quiet:
             # HDF5 may stumble over its own half-written state; the descriptor goes in any case
             with contextlib.suppress(RuntimeError, OSError, ValueError):
-                self.handle.close()
+                if self.handle is not None:
+                    self.handle.close()
             self.file.release()
 
 
@@ -281,38 +260,3 @@ def read_payload(fd: int, slot: Slot) -> bytes:
             if zlib.crc32(payload) == slot.check:
                 return payload
     raise DamagedError(f"checkpoint {slot.id} is damaged")
-
-
-def contiguous(handle: h5py.File, name: str, size: int) -> h5py.Dataset:
-    """Create a uint8 dataset whose bytes lie in one piece and are allocated at once, unwritten."""
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    links.set_create_intermediate_group(True)
-    space = h5py.h5s.create_simple((size,))
-    kind = h5py.h5t.py_create(np.dtype("u1"))
-    return h5py.Dataset(h5py.h5d.create(handle.id, name.encode(), kind, space, plist, links))
-
-
-def mark_image(dataset: h5py.Dataset, shape: tuple[int, ...]) -> None:
-    """Tell viewers that a field of frames is a picture: grey (H, W) or colour (H, W, 3)."""
-    grey, colour = len(shape) == 2, len(shape) == 3 and shape[2] == 3
-    if (grey or colour) and min(shape[:2]) > 1:
-        texts = {"CLASS": "IMAGE", "IMAGE_VERSION": "1.2"}
-        texts["IMAGE_SUBCLASS"] = "IMAGE_GRAYSCALE" if grey else "IMAGE_TRUECOLOR"
-        texts |= {"DISPLAY_ORIGIN": "UL"} if grey else {"DISPLAY_ORIGIN": "UL", "INTERLACE_MODE": "INTERLACE_PIXEL"}
-        for name, text in texts.items():
-            write_terminated(dataset, name, text)
-        if grey:
-            dataset.attrs["IMAGE_WHITE_IS_ZERO"] = np.uint8(0)
-            dataset.attrs["IMAGE_MINMAXRANGE"] = np.array([0, 255], np.uint8)
-
-
-def write_terminated(dataset: h5py.Dataset, name: str, text: str) -> None:
-    """Write a text attribute that ends in a zero, as HDF5's image convention wants it."""
-    kind = h5py.h5t.TypeID.copy(h5py.h5t.C_S1)
-    kind.set_size(len(text) + 1)
-    kind.set_strpad(h5py.h5t.STR_NULLTERM)
-    attribute = h5py.h5a.create(dataset.id, name.encode(), kind, h5py.h5s.create(h5py.h5s.SCALAR))
-    attribute.write(np.array(text.encode(), f"S{len(text) + 1}"))

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from . import _core, bulk
+from .change import Change
 from .chunk import encode
 from .column import Column
 from .commit import Commits
 from .errors import StateError
-from .guard import interrupts, lock, quiet, register, unregister
+from .guard import quiet, register, unregister
 from .intake import Intake
 from .lock import WriterLock
 from .record import BETWEEN, ENDED, OPEN, Record
@@ -26,29 +27,6 @@ from .rows import Rows
 from .store import Store
 
 Array = np.ndarray[Any, Any]
-
-
-class Change:
-    """Surround a change of the writer's state: alone, Ctrl-C held back, broken if anything goes wrong."""
-
-    def __init__(self, writer: Writer) -> None:
-        self.writer = writer
-
-    def __enter__(self) -> None:
-        interrupts.__enter__()
-        lock.acquire()
-        try:
-            self.writer.require_usable()
-        except StateError:
-            lock.release()
-            interrupts.__exit__()
-            raise
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            self.writer.broken = error
-        lock.release()
-        interrupts.__exit__()
 
 
 class Writer:
