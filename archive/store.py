@@ -43,6 +43,7 @@ class Store:
     def __init__(self, fd: int, path: str) -> None:
         self.file, self.path = JournaledFile(fd), path
         self.handle: Any = None  # h5py.File; h5py has no types
+        self.datasets: dict[str, Any] = {}  # by name: looking one up takes longer than writing a chunk
         self.dirty = True
 
     def lay_out(self, schema: Schema, run_id: str, texts: Mapping[str, Any]) -> None:
@@ -116,25 +117,32 @@ class Store:
         first = chunk // envs * self.header.rows[name]
         field = self.header.schema.steps[name]
         with quiet:
-            dataset = self.handle[f"steps/{name}"]
-            if dataset.shape[0] < first + 1:
-                dataset.id.set_extent((first + self.header.rows[name], *dataset.shape[1:]))
+            dataset = self.grown(f"steps/{name}", first + 1, first + self.header.rows[name])
             at = (first, chunk % envs) if self.header.schema.num_envs is not None else (first,)
-            dataset.id.write_direct_chunk((*at, *(0,) * len(field.shape)), data)
+            at += (0,) * len(field.shape)
+            dataset.id.write_direct_chunk(at, data)
             self.dirty = True
             self.check()
             if self.file.last_size == len(data):
                 return self.file.last_offset, len(data)
-            found = dataset.id.get_chunk_info_by_coord((*at, *(0,) * len(field.shape)))
+            found = dataset.id.get_chunk_info_by_coord(at)
             return found.byte_offset, found.size
 
+    def grown(self, name: str, needed: int, rows: int) -> Any:
+        """Return a dataset, made `rows` long if it is shorter than `needed`; extents never shrink."""
+        if name not in self.datasets:
+            self.datasets[name] = self.handle[name]
+        dataset = self.datasets[name]
+        shape = dataset.id.shape
+        if shape[0] < needed:
+            dataset.id.set_extent((rows, *shape[1:]))
+        return dataset
+
     def set_rows(self, rows: int) -> None:
-        """Make every field at least `rows` long; extents never shrink."""
+        """Make every field at least `rows` long."""
         with quiet:
             for name in self.header.fields:
-                dataset = self.handle[f"steps/{name}"]
-                if dataset.shape[0] < rows:
-                    dataset.id.set_extent((rows, *dataset.shape[1:]))
+                self.grown(f"steps/{name}", rows, rows)
             self.dirty = True
             self.check()
 
@@ -156,11 +164,10 @@ class Store:
         """Write the given chunks of the episode table; entries past `count` become zeros."""
         with quiet:
             for name, values in columns.items():
-                dataset = self.handle[f"episodes/{name}"]
-                if dataset.shape[0] < count:
-                    dataset.id.set_extent((count,))
+                dataset = self.grown(f"episodes/{name}", count, count)
+                rows = dataset.id.shape[0]
                 for chunk in sorted(chunks):
-                    low, high = chunk * EPISODE_CHUNK, min((chunk + 1) * EPISODE_CHUNK, dataset.shape[0])
+                    low, high = chunk * EPISODE_CHUNK, min((chunk + 1) * EPISODE_CHUNK, rows)
                     part = np.zeros(max(high - low, 0), values.dtype)
                     part[: max(min(count, high) - low, 0)] = values[low : min(count, high)]
                     dataset[low:high] = part
@@ -235,12 +242,14 @@ class Store:
     def close_handle(self) -> None:
         """Close HDF5's side; what it overwrites on the way is held."""
         with quiet:
+            self.datasets.clear()
             self.handle.close()
 
     def abandon(self) -> None:
         """Drop the file as it is on the disk."""
         self.file.abandon()
         with quiet:
+            self.datasets.clear()
             # HDF5 may stumble over its own half-written state; the descriptor goes in any case
             with contextlib.suppress(RuntimeError, OSError, ValueError):
                 if self.handle is not None:
