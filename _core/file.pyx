@@ -81,6 +81,7 @@ cdef int write_all(int fd, const uint8_t *start, int64_t size, int64_t offset) n
     return 0
 
 
+@cython.overflowcheck(False)                        # a hash wraps around on purpose
 cdef inline uint32_t rotate(uint32_t x, int k) noexcept nogil:
     return (x << k) | (x >> (32 - k))
 
@@ -89,6 +90,7 @@ cdef inline uint32_t word(const uint8_t *p) noexcept nogil:
     return p[0] | (<uint32_t> p[1] << 8) | (<uint32_t> p[2] << 16) | (<uint32_t> p[3] << 24)
 
 
+@cython.overflowcheck(False)
 cdef uint32_t lookup3(const uint8_t *key) noexcept nogil:
     """Jenkins' lookup3 over the first 44 bytes of a superblock, as HDF5 checks them."""
     cdef uint32_t a, b, c
@@ -147,23 +149,37 @@ cdef class ReadView:
 
     cdef bytearray page_from_disk(self, int64_t number):
         cdef bytearray page = bytearray(PAGE)
-        cdef uint8_t *bytes_ = <uint8_t *> PyByteArray_AS_STRING(page)
-        cdef const uint8_t *entry = <const uint8_t *> PyBytes_AS_STRING(self.journal)
-        cdef const uint8_t *stop = entry + len(self.journal)
-        cdef int64_t start = number * PAGE, offset, first, last
-        cdef uint32_t size
-        cdef int failed = read_all(self.fd, bytes_, PAGE, start)
+        cdef int failed = self.fetch(<uint8_t *> PyByteArray_AS_STRING(page), PAGE, number * PAGE)
         if failed and not self.error:
             self.error = failed
-        while entry + 12 <= stop:
-            memcpy(&offset, entry, 8)
-            memcpy(&size, entry + 8, 4)
-            entry += 12
-            first, last = max(offset, start), min(offset + size, start + PAGE)
-            if first < last:
-                memcpy(bytes_ + (first - start), entry + (first - offset), last - first)
-            entry += size
         return page
+
+    cdef int fetch(self, uint8_t *to, int64_t size, int64_t start) noexcept:
+        """Read from the disk and lay the journal over it."""
+        cdef const uint8_t *entry = <const uint8_t *> PyBytes_AS_STRING(self.journal)
+        cdef const uint8_t *stop = entry + len(self.journal)
+        cdef int64_t offset, first, last
+        cdef uint32_t length
+        cdef int failed
+        with nogil:
+            failed = read_all(self.fd, to, size, start)
+            while entry + 12 <= stop:
+                memcpy(&offset, entry, 8)
+                memcpy(&length, entry + 8, 4)
+                entry += 12
+                first, last = max(offset, start), min(offset + length, start + size)
+                if first < last:
+                    memcpy(to + (first - start), entry + (first - offset), last - first)
+                entry += length
+        return failed
+
+    def read_at(self, int64_t offset, int64_t size):
+        """Return `size` bytes at `offset` as the newest commit has them, zeros past the end of the file."""
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
+        cdef int failed = self.fetch(<uint8_t *> PyBytes_AS_STRING(out), size, offset)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+        return out
 
     def seek(self, int64_t offset, int whence=0):
         self.position = offset if whence == 0 else self.end

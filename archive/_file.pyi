@@ -24,6 +24,9 @@ class ReadView:
     def load(self, end: int, journal: bytes) -> None:
         """Read every page known so far again and lay `journal` over them; the file ends at byte `end`."""
 
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes at `offset` as the newest commit has them, zeros past the end of the file."""
+
     def seek(self, offset: int, whence: int = 0) -> int:
         """Move to `offset`, or to the end."""
 

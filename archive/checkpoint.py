@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,12 @@ class Checkpoint(Mapping[str, Any]):
         return f"Checkpoint(id={self.id}, rows={self.position['rows'].tolist()}, values={', '.join(self.values_)})"
 
 
-def every(fd: int, slots: tuple[Slot, ...]) -> list[Checkpoint]:
-    """Return the intact checkpoints of these slots, newest first; DamagedError if all there are is damaged."""
+def every(read: Callable[[int, int], bytes], size: int, slots: tuple[Slot, ...]) -> list[Checkpoint]:
+    """Return the intact checkpoints in a file of `size` bytes, newest first; DamagedError if all are damaged."""
     found, damaged = [], None
     for slot in sorted((s for s in slots if s.id), key=lambda s: -s.id):
         try:
-            values = payload.unpack(read_payload(fd, slot))
+            values = payload.unpack(read_payload(read, size, slot))
             found.append(Checkpoint(slot.id, values["run"], values["values"]))
         except DamagedError as error:
             damaged = error

@@ -131,9 +131,7 @@ class Column:
         if out is None:
             out = np.empty((*row.shape, *self.field.shape), self.dtype)
         flat = out.reshape(-1).view(np.uint8).reshape(row.size, self.field.nbytes)
-        reach = int(row.max(axis=1, initial=0).max(initial=0) - row.min(initial=0)) if row.shape[1] > 1 else 0
-        chunks = min(row.shape[1], reach // self.chunk_rows + 2)
-        piece = max(1, (self.table.limit - len(self.open)) // chunks)
+        piece = self.items_at_once(row)
         where = np.empty(row.shape, np.int64)
         for k in range(0, len(row), piece):
             part = slice(k, k + piece)
@@ -145,6 +143,15 @@ class Column:
             spread = row.shape[1]
             _core.gather(self.pool, where[part].reshape(-1), flat[k * spread : (k + piece) * spread])
         return out
+
+    def items_at_once(self, row: Array) -> int:
+        """Return of how many items the chunks are sure to fit the pool together."""
+        free = self.table.limit - len(self.open)
+        if row.size <= free:
+            return max(len(row), 1)
+        low = np.where(row < 0, row.max(axis=1, keepdims=True), row).min(axis=1)
+        reach = int((row.max(axis=1) - low).max())
+        return max(1, free // min(row.shape[1], reach // self.chunk_rows + 2))
 
     def rows(self, env: int, start: int, stop: int) -> Array:
         """Return rows start to stop of one environment."""

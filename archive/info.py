@@ -10,7 +10,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from .checkpoint import every
 from .run import Run
 
 
@@ -26,7 +25,7 @@ def summary(run: Run) -> dict[str, Any]:
         "episodes": episodes(run),
         "fields": fields(run),
         "checkpoints": [
-            {"id": c.id, "rows": int(c.position["rows"].sum()), "values": sorted(c)} for c in every(*run.slots())
+            {"id": c.id, "rows": int(c.position["rows"].sum()), "values": sorted(c)} for c in run.checkpoints()
         ],
         "metadata": dict(run.metadata),
     }

@@ -111,11 +111,8 @@ class Replay:
         with lock:
             self._refresh()
             env, row = self._split(index)
-            found = self._valid.segment_of(env, row)
-            at = np.maximum(found, 0)
-            step = row - self._rows.episodes.segments.start[at] if len(found) else row
-            bad = (found < 0) | (step >= self._valid.of_segments(at)) if len(found) else np.zeros(0, np.bool_)
-            position(bad, IndexRangeError, "not the id of a valid start", env << 32 | row)
+            valid = self._valid.contains(env, row)
+            position(~valid, IndexRangeError, "not the id of a valid start", env << 32 | row)
             return self._gather(env, row, np.ones(len(env), np.float32), fields)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -91,11 +91,15 @@ class Rows:
             for chunk in list(column.open):
                 column.forget(chunk)
             bases, known = self.bases(column.chunk_rows), self.known(column.name)
-            for env in np.flatnonzero(known > bases).tolist():
+            for env in np.flatnonzero(self.rows > bases).tolist():
                 base, stop = int(bases[env]), int(known[env])
-                if record.in_fields:
+                chunks = range(base // column.chunk_rows, -(-int(self.rows[env]) // column.chunk_rows))
+                for chunk in (k * column.envs + env for k in chunks):
+                    column.forget(chunk)
+                    column.begin(chunk)  # a head's row too, although only its observation is stored
+                if stop > base and record.in_fields:
                     self.fill_from_chunks(column, env, base, stop)
-                elif not self.fill_from_tail(column, record, number, env, base, stop):
+                elif stop > base and not self.fill_from_tail(column, record, number, env, base, stop):
                     return False
         self.derive_heads()
         return True
@@ -104,22 +108,16 @@ class Rows:
         """Read rows that a clean close has put into the field."""
         for first in range(base, stop, column.chunk_rows):
             chunk = first // column.chunk_rows * column.envs + env
-            column.forget(chunk)
-            column.begin(chunk)
             column.fetch(chunk, column.table.slot(chunk))
 
     def fill_from_tail(self, column: Column, record: Record, number: int, env: int, base: int, stop: int) -> bool:
         """Read rows from the tail slot that the record names; False if they fail their checksum."""
         offset = tail_position(self.header, record.tail_offset, record.tail_slot, number, env)
-        size = column.field.nbytes
-        data = self.read(offset, (stop - base) * size)
+        data = self.read(offset, (stop - base) * column.field.nbytes)
         if zlib.crc32(data) != record.tail_check[number, env] or not record.tail_offset[number]:
             return False
         values = np.frombuffer(data, column.dtype).reshape(-1, *column.field.shape)
-        rows = np.arange(base, stop)
-        for first in range(base, stop, column.chunk_rows):
-            column.forget(first // column.chunk_rows * column.envs + env)
-        column.put(np.full(len(rows), env), rows, values)
+        column.put(np.full(stop - base, env), np.arange(base, stop), values)
         return True
 
     def derive_heads(self) -> None:

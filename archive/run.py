@@ -16,7 +16,6 @@ from .errors import FieldError, IndexRangeError, StateError, UnknownFieldError
 from .guard import lock
 from .header import Header
 from .layout import FORMAT_VERSION
-from .record import Slot
 from .replay import Options, Replay, restored
 from .rows import Rows
 from .samplers import Sampler, Uniform
@@ -135,8 +134,7 @@ class Run:
     @property
     def last_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, None before the first."""
-        with lock:
-            return next(iter(every(*self.slots())), None)
+        return next(iter(self.checkpoints()), None)
 
     def rewind(self, checkpoint: Checkpoint) -> None:
         """Give up every row after a checkpoint: they stay in the file but are never drawn again.
@@ -264,12 +262,14 @@ class Run:
             "complete": closed,
         }
 
-    def slots(self) -> tuple[int, tuple[Slot, ...]]:
-        """Return the file's descriptor and its checkpoint slots."""
-        if isinstance(self._file, Source):
-            return self._file.fd, self._file.record.slots if self._file.record else ()
-        writer = self._writer()
-        return writer.store.file.fd, writer.commits.slots
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return every checkpoint that is whole, newest first."""
+        with lock:
+            size = self.path.stat().st_size
+            if isinstance(self._file, Source):
+                return every(self._file.view.read_at, size, self._file.record.slots if self._file.record else ())
+            writer = self._writer()
+            return every(writer.store.file.read_at, size, writer.commits.slots)
 
     def chunk_rows(self, field: str) -> int:
         """Return how many rows a chunk of a field has."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from . import disk
 from ._file import ReadView
 from .header import Header
 from .record import Record
@@ -19,14 +18,10 @@ class Source:
     def __init__(self, fd: int, header: Header, path: str, memory: int) -> None:
         self.fd, self.header, self.path = fd, header, path
         self.view = ReadView(fd)
-        self.rows = Rows(header, path, self.read, memory)
+        self.rows = Rows(header, path, self.view.read_at, memory)
         self.record: Record | None = None
         self.texts: dict[str, Any] = {}
         self.refresh()
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the file."""
-        return disk.read_at(self.fd, size, offset)
 
     def refresh(self) -> None:
         """Take the newest snapshot together with the tail that its record names."""

@@ -10,13 +10,12 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import h5py
 import numpy as np
 
-from . import disk
 from ._file import JournaledFile
 from .block import Block
 from .datasets import contiguous, growing
@@ -257,14 +256,12 @@ class Store:
             self.file.release()
 
 
-def read_payload(fd: int, slot: Slot) -> bytes:
-    """Return the payload of a checkpoint slot, or raise DamagedError."""
-    size = os.fstat(fd).st_size
-    table = disk.read_at(fd, 8 * slot.chunks, slot.offset) if slot.chunks * SLOT_CHUNK <= size else b""
-    if len(table) == 8 * slot.chunks and slot.length <= slot.chunks * SLOT_CHUNK:
-        offsets = struct.unpack(f"<{slot.chunks}Q", table)
+def read_payload(read: Callable[[int, int], bytes], size: int, slot: Slot) -> bytes:
+    """Return the payload of a checkpoint slot in a file of `size` bytes, or raise DamagedError."""
+    if slot.length <= slot.chunks * (SLOT_CHUNK - 8) and slot.chunks * SLOT_CHUNK <= size:
+        offsets = struct.unpack(f"<{slot.chunks}Q", read(slot.offset, 8 * slot.chunks))
         if all(0 < offset < size for offset in offsets):
-            image = b"".join(disk.read_at(fd, SLOT_CHUNK, offset) for offset in offsets)
+            image = b"".join(read(offset, SLOT_CHUNK) for offset in offsets)
             payload = image[8 * slot.chunks :][: slot.length]
             if zlib.crc32(payload) == slot.check:
                 return payload

@@ -100,6 +100,15 @@ class ValidStarts:
         _core.find_rows(env, row, segments.base, segments.size, segments.start, found)
         return found
 
+    def contains(self, env: Array, row: Array) -> Array:
+        """Tell which rows are valid starts, whatever the capacity."""
+        found = self.segment_of(env, row)
+        result = np.zeros(len(row), np.bool_)
+        inside = np.flatnonzero(found >= 0)
+        step = row[inside] - self.rows.episodes.segments.start[found[inside]]
+        result[inside] = step < self.of_segments(found[inside])
+        return result
+
     def undecided(self, env: int) -> int:
         """Return how many of an environment's newest transitions are not valid starts yet: at most n_step."""
         segments = self.rows.episodes.segments
