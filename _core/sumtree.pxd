@@ -27,19 +27,21 @@ cdef inline int64_t descend(const double[::1] nodes, const int64_t[::1] first, d
     """Return the leaf that owns `mass`; a leaf of 0 is never returned while the total is positive.
 
     At each level the children's masses are taken off from the left. When rounding leaves mass behind the last
-    child, the last child above 0 is taken: every node above 0 has one, so the walk ends at a leaf above 0.
+    child, the last child above 0 is taken, with the mass that was left in front of it: so below it the last leaf
+    above 0 is found, however deep the tree is. Every node above 0 has a child above 0.
     """
     cdef Py_ssize_t level
     cdef int64_t node = 0, child, chosen = 0
-    cdef double value
+    cdef double value, rest
     for level in range(first.shape[0] - 1, -1, -1):
-        chosen = node
+        chosen, rest = node, mass
         for child in range(node, node + 8):
             value = nodes[first[level] + child]
             if value > 0:
-                chosen = child
+                chosen, rest = child, mass
                 if mass < value:
                     break
                 mass -= value
+        mass = rest
         node = chosen << 3
     return chosen

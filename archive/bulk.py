@@ -22,6 +22,8 @@ def episode_starts(rows: Rows, values: Mapping[str, Array], env: int) -> Array:
         return last
     state, current = int(rows.states[env]), rows.episodes.current[env]
     lacks_final = state == ENDED and current >= 0 and not rows.episodes.columns["final"][current]
+    if lacks_final:  # unless rows behind it were given up, which separates it from what comes now
+        lacks_final = rows.rows[env] == sum(rows.episodes.columns[k][current] for k in ("start", "length"))
     ends = last | flagged & ~np.append(last[1:], False)
     must = np.append(state == ENDED and not (lacks_final and last[0]), ends[:-1])
     first: Array = values["is_first"] | must

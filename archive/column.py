@@ -146,12 +146,12 @@ class Column:
 
     def items_at_once(self, row: Array) -> int:
         """Return of how many items the chunks are sure to fit the pool together."""
-        free = self.table.limit - len(self.open)
+        free: int = self.table.limit - len(self.open)
         if row.size <= free:
             return max(len(row), 1)
         low = np.where(row < 0, row.max(axis=1, keepdims=True), row).min(axis=1)
         reach = int((row.max(axis=1) - low).max())
-        return max(1, free // min(row.shape[1], reach // self.chunk_rows + 2))
+        return max(1, free // int(min(row.shape[1], reach // self.chunk_rows + 2)))
 
     def rows(self, env: int, start: int, stop: int) -> Array:
         """Return rows start to stop of one environment."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,9 +124,18 @@ class Commits:
         data = payload.pack({"run": self.position(), "values": values})
         slots = list(self.slots) + [Slot()] * (max(keep, 2) - len(self.slots))
         oldest = min(range(len(slots)), key=lambda k: slots[k].id)
-        number = max(s.id for s in slots) + 1
-        slots[oldest] = self.store.write_payload(oldest, slots[oldest], number, data)
+        slots[oldest] = self.store.write_payload(oldest, slots[oldest], self.latest + 1, data)
         self.write(sync, tuple(slots))
+
+    @property
+    def latest(self) -> int:
+        """Number of the newest checkpoint ever made, those given up included."""
+        given_up = max((r.last for r in self.rows.rewinds), default=0)
+        return max(given_up, max((s.id for s in self.slots), default=0))
+
+    def forget_after(self, number: int) -> None:
+        """Empty the slots of later checkpoints; their space stays."""
+        self.slots = tuple(replace(s, id=0) if s.id > number else s for s in self.slots)
 
     def check_values(self, values: Mapping[str, Any], keep: int) -> None:
         """Refuse values that cannot be stored before anything is written."""
@@ -134,9 +144,9 @@ class Commits:
         payload.describe("", dict(values), [])
 
     def position(self) -> dict[str, Any]:
-        """Return what a rewind needs to know: rows, states, and how far the episodes going on had come."""
+        """Return what a rewind needs to know: rows, states, and how far the latest episodes had come."""
         episodes = self.rows.episodes
         begun = episodes.current >= 0
         last = np.maximum(episodes.current, 0)
-        column = {k: np.where(begun, episodes.columns[k][last], 0) for k in ("length", "return")}
+        column = {k: np.where(begun, episodes.columns[k][last], 0) for k in ("length", "return", "final")}
         return {"rows": self.rows.rows, "states": self.rows.states, "episodes": episodes.count, **column}

@@ -105,6 +105,7 @@ class Episodes:
         if self.current[env] >= 0:
             first = int(self.segments.first[self.segments.base[env] + self.segments.size[env] - 1])
             first += int(self.columns["length"][self.current[env]])
+            self.dirty.add(int(self.current[env]) // CHUNK)  # it may have grown since the last commit
         if self.count == len(self.columns["env"]):
             self.columns = {name: np.concatenate([a, np.zeros_like(a)]) for name, a in self.columns.items()}
         values = {"env": env, "start": start, "seed": seed, "final": True}

@@ -33,6 +33,7 @@ class Priorities:
         self.ignored = 0
         self.entered = np.zeros(self.envs, np.int64)  # transitions that have a leaf or wait for one
         self.waiting = [np.zeros(0) for _ in range(self.envs)]
+        self.fresh_leaf()
 
     def new_tree(self, size: int) -> SumTree:
         """Return a tree of zeros, its memory taken out of the run's budget."""
@@ -53,7 +54,7 @@ class Priorities:
 
     def enter(self, changed: list[int]) -> None:
         """Give the transitions that have arrived in these environments the largest priority seen."""
-        fresh = float(self.leaf_of(self.largest))
+        fresh = self.fresh_leaf()
         for env in changed:
             now, kept = int(self.valid.transitions[env]), self.waiting[env]
             start = int(self.entered[env]) - len(kept)
@@ -83,7 +84,7 @@ class Priorities:
             raise NotEnoughData("every priority is 0: nothing can be drawn")
         share = (np.arange(count) + uniform) / count if self.sampler.stratified else uniform
         number, leaf = np.empty(count, np.int64), np.empty(count)
-        self.tree.find(share * total, number)
+        self.tree.find(np.minimum(share * total, np.nextafter(total, 0)), number)
         self.tree.get(number, leaf)
         env, row = np.empty(count, np.int64), np.empty(count, np.int64)
         segments = self.valid.rows.episodes.segments
@@ -125,49 +126,64 @@ class Priorities:
     def find(self, env: Array, row: Array) -> tuple[Array, Array, Array]:
         """Return of each row its transition's number, whether it is a valid start, and whether it was given up."""
         segments, rows = self.valid.rows.episodes.segments, self.valid.rows
+        position(row >= rows.rows[env], IndexRangeError, "the id of a row that does not exist", env << 32 | row)
         found = self.valid.segment_of(env, row)
-        position(
-            (found < 0) | (row >= rows.rows[env]), IndexRangeError, "of a row that does not exist", env << 32 | row
-        )
-        step = row - segments.start[found]
-        length = rows.episodes.columns["length"][segments.episode[found]]
-        position(step == length, IndexRangeError, "of a row that holds no transition", env << 32 | row)
-        return segments.first[found] + step, step < self.valid.of_segments(found), step > length
+        ordinal, valid, gone = np.zeros_like(row), np.zeros(len(row), np.bool_), found < 0
+        known = np.flatnonzero(found >= 0)
+        at, e = found[known], env[known]
+        step, length = row[known] - segments.start[at], rows.episodes.columns["length"][segments.episode[at]]
+        is_last = at == segments.base[e] + segments.size[e] - 1
+        follows = np.where(is_last, rows.rows[e], segments.start[np.minimum(at + 1, len(segments.start) - 1)])
+        final = np.zeros(len(row), np.bool_)
+        final[known] = (step == length) & (follows == row[known] + 1)  # otherwise what it led to was given up
+        position(final, IndexRangeError, "the id of a final observation", env << 32 | row)
+        ordinal[known], valid[known] = segments.first[at] + step, step < self.valid.of_segments(at)
+        gone[known] = step >= length
+        return ordinal, valid, gone
 
     # --- state
 
     def state(self) -> dict[str, Any]:
-        """Return what a later replay needs to go on: leaves in order of age, those that wait, the largest priority."""
+        """Return what a later replay needs to go on: leaves in order of age and the largest priority.
+
+        A transition that waits has the leaf it would have; NaN stands for one that had no valid start and no priority.
+        """
         oldest, now = self.valid.oldest, self.entered
         leaves = np.empty(int((now - oldest).sum()))
         at = 0
         for env in range(self.envs):
-            stop = at + int(now[env] - oldest[env])
-            self.tree.get(self.leaf_numbers(env, np.arange(oldest[env], now[env])), leaves[at:stop])
-            at = stop
-        waits = {"waiting": np.concatenate(self.waiting), "waits": np.array([len(w) for w in self.waiting], np.int64)}
-        ends = {"entered": now.copy(), "kept": now - oldest}
-        return {"leaves": leaves, **waits, **ends, "largest": self.largest, "ignored": self.ignored}
+            low, high, waits = int(oldest[env]), int(now[env]), self.waiting[env]
+            mine = leaves[at : at + high - low]
+            self.tree.get(self.leaf_numbers(env, np.arange(low, high)), mine)
+            if not mine.all():
+                mine[~self.valid.are_valid(env, low, high)] = np.nan
+            waits = waits[max(len(waits) - len(mine), 0) :]
+            mine[len(mine) - len(waits) :] = waits
+            at += len(mine)
+        return {
+            "leaves": leaves,
+            "entered": now.copy(),
+            "kept": now - oldest,
+            "largest": self.largest,
+            "ignored": self.ignored,
+        }
 
     def load(self, state: Mapping[str, Any], sampler: Prioritized) -> None:
-        """Take over a state that `sampler` made; transitions older than it knows enter at its largest priority."""
+        """Take over a state that `sampler` made; what has no priority there enters at its largest."""
         self.largest, self.ignored = float(state["largest"]), int(state["ignored"])
-        leaves, waiting = self.translate(state["leaves"], sampler), self.translate(state["waiting"], sampler)
-        ends, stops = np.cumsum(state["kept"]), np.cumsum(state["waits"])
-        fresh = float(self.leaf_of(self.largest))
+        leaves, ends = self.translate(state["leaves"], sampler), np.cumsum(state["kept"])
+        fresh = self.fresh_leaf()
+        leaves = np.where(np.isnan(leaves), fresh, leaves)
         for env in range(self.envs):
             now, kept = int(state["entered"][env]), int(state["kept"][env])
-            self.make_room(now)
-            mine = leaves[ends[env] - kept : ends[env]]
             low = max(now - (self.valid.capacity or now), 0)
-            older = np.arange(low, max(now - kept, low))
-            if len(older):
-                value = np.where(self.valid.are_valid(env, low, now - kept), fresh, 0.0)
-                self.tree.set(self.leaf_numbers(env, older), value)
-            newer = np.arange(max(now - kept, low), now)
-            self.tree.set(self.leaf_numbers(env, newer), np.ascontiguousarray(mine[kept - len(newer) :]))
-            self.waiting[env] = waiting[stops[env] - int(state["waits"][env]) : stops[env]].copy()
+            mine = leaves_between(low, now, now - kept, leaves[ends[env] - kept : ends[env]], fresh)
+            undecided = int(self.valid.transitions[env]) - self.valid.undecided(env)
+            self.waiting[env] = mine[max(undecided - low, 0) :].copy()
             self.entered[env] = now
+            mine[~self.valid.are_valid(env, low, now)] = 0.0
+            self.make_room(now)
+            self.tree.set(self.leaf_numbers(env, np.arange(low, now)), mine)
 
     def translate(self, leaves: Array, sampler: Prioritized) -> Array:
         """Return leaves made with another alpha or epsilon as this sampler would have made them."""
@@ -175,8 +191,16 @@ class Priorities:
             return leaves
         if sampler.alpha == 0:
             raise PriorityError("the state was made with alpha=0, which forgets priorities: alpha cannot be changed")
-        priority = np.maximum(np.power(leaves, 1 / sampler.alpha) - sampler.epsilon, 0.0)
-        return np.where(leaves > 0, self.leaf_of(priority), 0.0)
+        translated = self.leaf_of(np.maximum(np.power(leaves, 1 / sampler.alpha) - sampler.epsilon, 0.0))
+        position(translated > LARGEST, PriorityError, "a leaf too large to be summed", translated)
+        return translated
+
+    def fresh_leaf(self) -> float:
+        """Return the leaf of a transition that enters now."""
+        leaf = float(self.leaf_of(self.largest))
+        if leaf > LARGEST:
+            raise PriorityError(f"the largest priority, {self.largest}, has a leaf too large to be summed: {leaf}")
+        return leaf
 
 
 def leaves_between(low: int, high: int, start: int, kept: Array, fresh: float) -> Array:

@@ -69,13 +69,13 @@ class Replay:
         if isinstance(sampler, Prioritized):
             self._priorities = Priorities(self._valid, sampler)
         self._batches = 0
-        self._generation = rows.generation
+        self._rewinds = len(rows.rewinds)
 
     # --- position
 
     def _refresh(self) -> None:
         """Take in what has arrived since the last call."""
-        if self._generation != self._rows.generation:
+        if self._rewinds != len(self._rows.rewinds):
             raise StateError(f"{self._rows.path}: rewound after this replay was made; make one from the checkpoint")
         changed = self._valid.refresh()
         if changed and self._priorities is not None:
@@ -238,7 +238,8 @@ class Replay:
                 "options": asdict(self.options),
                 "sampler": self.sampler.to_json(),
                 "batches": self._batches,
-                "transitions": self._valid.transitions.copy(),
+                "rows": self._rows.rows.copy(),
+                "rewinds": self._rewinds,
             }
             if self._priorities is not None:
                 state["priorities"] = self._priorities.state()
@@ -257,8 +258,11 @@ class Replay:
             raise StateError(f"state of draw version {state['draw_version']}; this package draws by {DRAW_VERSION}")
         if state["run_id"] != self._run_id:
             raise StateError(f"state of run {state['run_id']}, but this is run {self._run_id}")
-        if (np.asarray(state["transitions"]) > self._rows.episodes.transitions).any():
-            raise StateError(f"{self._rows.path}: the state has seen transitions that this run does not have")
+        seen, later = np.asarray(state["rows"]), self._rows.rewinds[state["rewinds"] :]
+        if state["rewinds"] > len(self._rows.rewinds) or (seen > self._rows.rows).any():
+            raise StateError(f"{self._rows.path}: the state has seen rows that this run does not have")
+        if any((seen > rewind.back_to).any() for rewind in later):
+            raise StateError(f"{self._rows.path}: the state has seen rows that this run has given up")
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._batches = int(state["batches"])

@@ -18,6 +18,7 @@ from .errors import DamagedError
 from .header import Header, settled
 from .layout import SPARE_ROWS
 from .record import BETWEEN, ENDED, OPEN, Record
+from .rewind import Rewind
 from .schema import is_observation
 from .snapshot import Snapshot
 
@@ -34,7 +35,7 @@ class Guest(Protocol):
 class Rows:
     """`rows[e]` rows of environment e exist, `states[e]` says whether its last one waits for an action.
 
-    `generation` changes when rows are given up, so that replays notice.
+    `rewinds` lists what was given up, oldest first; a replay that was made before a rewind must not go on.
     """
 
     def __init__(self, header: Header, path: str, read: Read, memory: int) -> None:
@@ -46,7 +47,7 @@ class Rows:
         self.rows = np.zeros(header.schema.envs, np.int64)
         self.states = np.full(header.schema.envs, ENDED, np.uint8)
         self.episodes = Episodes(header.schema.envs)
-        self.generation = 0
+        self.rewinds: list[Rewind] = []
         self.guests: WeakSet[Guest] = WeakSet()
 
     def make_room_for(self, guest: Guest) -> None:
@@ -83,6 +84,7 @@ class Rows:
                 column.locate(int(numbers.max()), -1, 0)
                 column.offset[numbers], column.size[numbers] = offsets, sizes
         self.rows, self.states = snapshot.record.rows.copy(), snapshot.record.states.copy()
+        self.rewinds = list(snapshot.rewinds)
         self.episodes = Episodes(self.header.schema.envs, snapshot.episodes)
 
     def restore_open(self, record: Record) -> bool:

@@ -143,7 +143,7 @@ class Run:
         on: make one with run.replay(state=checkpoint["replay"]).
         """
         with lock:
-            self._writer().rewind(checkpoint.position)
+            self._writer().rewind(checkpoint.id, checkpoint.position)
 
     def replay(
         self,

@@ -18,10 +18,12 @@ import numpy as np
 
 from . import disk
 from ._file import ReadView
+from .block import Block
 from .errors import DamagedError
 from .guard import quiet
 from .header import Header
 from .record import Record
+from .rewind import Rewind
 from .schema import EPISODE_COLUMNS
 
 Array = np.ndarray[Any, Any]
@@ -36,6 +38,7 @@ class Snapshot:
     chunks: dict[str, tuple[Array, Array, Array]]
     episodes: dict[str, Array]
     texts: dict[str, Any]
+    rewinds: list[Rewind]
 
 
 def read_record(fd: int, header: Header, path: str) -> tuple[Record, int]:
@@ -140,7 +143,18 @@ def parse(handle: h5py.File, header: Header, record: Record, path: str) -> Snaps
     texts = {
         k.removesuffix("_json"): json.loads(handle[f"meta/{k}"][()]) for k in handle["meta"] if k.endswith("_json")
     }
-    return Snapshot(record, chunks, episodes, texts)
+    return Snapshot(record, chunks, episodes, texts, read_rewinds(handle, path))
+
+
+def read_rewinds(handle: h5py.File, path: str) -> list[Rewind]:
+    """Return what the run has given up, oldest first."""
+    result = []
+    for number in range(sum(name.startswith("rewind_block_") for name in handle["meta"])):
+        block = Block.parse(handle[f"meta/rewind_block_{number}"][()].tobytes())
+        if block is None or block.kind != Block.REWIND:
+            raise DamagedError(f"{path}: rewind block {number} is damaged")
+        result.append(Rewind.from_json(block.values))
+    return result
 
 
 def list_chunks(handle: h5py.File, header: Header, name: str) -> tuple[Array, Array, Array]:

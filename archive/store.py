@@ -25,6 +25,7 @@ from .guard import quiet
 from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
 from .record import Region, Slot
+from .rewind import Rewind
 from .schema import EPISODE_COLUMNS, Schema
 
 LIBVER = ("v110", "v110")
@@ -110,15 +111,15 @@ class Store:
 
     # --- rows
 
-    def write_chunk(self, number: int, chunk: int, data: bytes) -> tuple[int, int]:
-        """Write a whole encoded chunk; return where in the file it is."""
+    def write_chunk(self, number: int, chunk: int, rows: int, data: bytes) -> tuple[int, int]:
+        """Write an encoded chunk into a field that has at least `rows` rows then; return where in the file it is."""
         name, envs = self.header.fields[number], self.header.schema.envs
         first = chunk // envs * self.header.rows[name]
         field = self.header.schema.steps[name]
         with quiet:
-            dataset = self.grown(f"steps/{name}", first + 1, first + self.header.rows[name])
-            at = (first, chunk % envs) if self.header.schema.num_envs is not None else (first,)
-            at += (0,) * len(field.shape)
+            dataset = self.grown(f"steps/{name}", rows)
+            env = (chunk % envs,) if self.header.schema.num_envs is not None else ()
+            at = (first, *env, *(0,) * len(field.shape))
             dataset.id.write_direct_chunk(at, data)
             self.dirty = True
             self.check()
@@ -127,13 +128,13 @@ class Store:
             found = dataset.id.get_chunk_info_by_coord(at)
             return found.byte_offset, found.size
 
-    def grown(self, name: str, needed: int, rows: int) -> Any:
-        """Return a dataset, made `rows` long if it is shorter than `needed`; extents never shrink."""
+    def grown(self, name: str, rows: int) -> Any:
+        """Return a dataset, made `rows` long if it is shorter; extents never shrink."""
         if name not in self.datasets:
             self.datasets[name] = self.handle[name]
         dataset = self.datasets[name]
         shape = dataset.id.shape
-        if shape[0] < needed:
+        if shape[0] < rows:
             dataset.id.set_extent((rows, *shape[1:]))
         return dataset
 
@@ -141,7 +142,7 @@ class Store:
         """Make every field at least `rows` long."""
         with quiet:
             for name in self.header.fields:
-                self.grown(f"steps/{name}", rows, rows)
+                self.grown(f"steps/{name}", rows)
             self.dirty = True
             self.check()
 
@@ -163,7 +164,7 @@ class Store:
         """Write the given chunks of the episode table; entries past `count` become zeros."""
         with quiet:
             for name, values in columns.items():
-                dataset = self.grown(f"episodes/{name}", count, count)
+                dataset = self.grown(f"episodes/{name}", count)
                 rows = dataset.id.shape[0]
                 for chunk in sorted(chunks):
                     low, high = chunk * EPISODE_CHUNK, min((chunk + 1) * EPISODE_CHUNK, rows)
@@ -173,12 +174,10 @@ class Store:
             self.dirty = True
             self.check()
 
-    def write_rewind(self, rows: np.ndarray[Any, Any], back: np.ndarray[Any, Any]) -> None:
-        """Write down in the byte stream which rows of each environment were given up."""
+    def write_rewind(self, rewind: Rewind, number: int) -> None:
+        """Write down in the byte stream what was given up, as block `number` of its kind."""
         with quiet:
-            number = sum(name.startswith("rewind_block") for name in self.handle["meta"])
-            values = {"run_id": self.header.run_id, "rows": rows.tolist(), "back_to": back.tolist()}
-            data = Block(Block.REWIND, values).pack()
+            data = Block(Block.REWIND, {"run_id": self.header.run_id, **rewind.to_json()}).pack()
             contiguous(self.handle, f"meta/rewind_block_{number}", len(data))[:] = np.frombuffer(data, np.uint8)
             self.dirty = True
             self.check()

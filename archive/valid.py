@@ -119,13 +119,16 @@ class ValidStarts:
 
     def are_valid(self, env: int, start: int, stop: int) -> Array:
         """Tell which of an environment's transitions start .. stop - 1 are valid starts, whatever the capacity."""
+        if stop <= start:
+            return np.zeros(0, np.bool_)
         segments = self.rows.episodes.segments
-        mine = slice(int(segments.base[env]), int(segments.base[env] + segments.size[env]))
-        ordinal = np.arange(start, stop)
-        k = np.searchsorted(segments.first[mine], ordinal, "right") - 1 + mine.start
-        low = int(k[0]) if len(k) else mine.start
-        valid = self.of_segments(slice(low, int(k[-1]) + 1 if len(k) else low))
-        return np.asarray(ordinal - segments.first[k] < valid[k - low])
+        mine = segments.first[segments.base[env] : segments.base[env] + segments.size[env]]
+        low, high = (int(np.searchsorted(mine, q, "right")) - 1 for q in (start, stop - 1))
+        first = mine[low : high + 1]
+        ends = first + self.of_segments(slice(int(segments.base[env]) + low, int(segments.base[env]) + high + 1))
+        count = np.diff(np.append(first, stop))
+        count[0] -= start - first[0]
+        return np.asarray(np.arange(start, stop) < np.repeat(ends, count))
 
     @property
     def oldest(self) -> Array:

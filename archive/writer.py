@@ -23,6 +23,7 @@ from .guard import quiet, register, unregister
 from .intake import Intake
 from .lock import WriterLock
 from .record import BETWEEN, ENDED, OPEN, Record
+from .rewind import Rewind
 from .rows import Rows
 from .store import Store
 
@@ -201,7 +202,7 @@ class Writer:
         first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
         raw = column.bytes_of(column.table.slot(chunk))
         trailer = self.header.trailer(column.number, env, first, rows, self.commits.epoch)
-        return self.store.write_chunk(column.number, chunk, encode(raw, column.dtype.itemsize, trailer))
+        return self.store.write_chunk(column.number, chunk, first + rows, encode(raw, column.dtype.itemsize, trailer))
 
     def write_open_chunks(self) -> None:
         """Put the rows of chunks not yet full into the fields, padded with zeros."""
@@ -234,22 +235,25 @@ class Writer:
             self.uncommitted = False
             self.last_commit = time.monotonic()
 
-    def rewind(self, position: Mapping[str, Any]) -> None:
-        """Give up every row after a checkpoint's position; the episodes then going on end there, interrupted."""
-        back, episodes = position["rows"], self.rows.episodes
-        if len(back) != self.schema.envs or (back > self.rows.rows).any() or position["episodes"] > episodes.count:
-            raise StateError(f"{self.rows.path}: the checkpoint does not lie in this run's past")
+    def rewind(self, number: int, position: Mapping[str, Any]) -> None:
+        """Give up every row after checkpoint `number`; the episodes then going on end there, interrupted."""
+        rows, episodes, latest = self.rows, self.rows.episodes, self.commits.latest
+        given_up = any(r.first <= number <= r.last for r in rows.rewinds)
+        if given_up or number > latest or len(position["rows"]) != self.schema.envs:
+            raise StateError(f"{rows.path}: checkpoint {number} does not lie in this run's past")
+        rewind = Rewind(number + 1, latest, rows.rows.tolist(), position["rows"].tolist())
         with self.change:
-            self.store.write_rewind(self.rows.rows, back)
-            episodes.cut(position["episodes"])
-            for env in np.flatnonzero(position["states"] != ENDED).tolist():
-                values = {k: position[k][env] for k in ("length", "return")}
-                final = position["states"][env] == OPEN
-                episodes.mark(env, **values, terminated=False, truncated=False, final=final)
+            self.store.write_rewind(rewind, len(rows.rewinds))
+            rows.rewinds.append(rewind)
+            episodes.cut(int(position["episodes"]))
+            for env in np.flatnonzero(episodes.current >= 0).tolist():
+                episodes.mark(env, **{k: position[k][env] for k in ("length", "return", "final")})
+                if position["states"][env] != ENDED:
+                    episodes.mark(env, terminated=False, truncated=False)
             episodes.cut(episodes.count)
-            self.rows.states[:] = ENDED
-            self.rows.generation += 1
+            rows.states[:] = ENDED
             self.write_settled()
+            self.commits.forget_after(number)
             self.commits.write(sync=False)
             self.uncommitted = False
 
@@ -263,8 +267,8 @@ class Writer:
         try:
             with self.change, quiet:
                 self.commits.write(sync=False)
+                self.store.set_rows(int(self.rows.rows.max()))  # first: a chunk at the edge makes nothing longer
                 self.write_open_chunks()
-                self.store.set_rows(int(self.rows.rows.max()))
                 self.store.write_totals(self.rows.steps, self.rows.episodes.count, True)
                 self.commits.write(sync=False, in_fields=True)
                 self.store.close_handle()
