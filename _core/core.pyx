@@ -15,6 +15,13 @@ from search cimport last_at_most
 from sumtree cimport descend, refresh, sum8
 
 
+cdef int same_length(Py_ssize_t a, Py_ssize_t b, Py_ssize_t c) except -1:
+    """Refuse arrays that do not fit together: nothing below would notice."""
+    if not a == b == c:
+        raise ValueError(f"lengths disagree: {a}, {b}, {c}")
+    return 0
+
+
 # --- chunks
 
 def checksum(const uint8_t[::1] data not None):
@@ -126,6 +133,8 @@ cdef class ChunkTable:
         cdef Py_ssize_t i, j
         cdef int64_t chunk, slot, known = self.slot_of.shape[0], last = -1, last_slot = -1
         cdef bint absent = False
+        same_length(row.shape[0], env.shape[0], out.shape[0])
+        same_length(row.shape[1], out.shape[1], out.shape[1])
         self.turn += 1
         with nogil:
             for i in range(row.shape[0]):
@@ -154,8 +163,9 @@ def windows(const int64_t[::1] start not None, const int64_t[::1] offset not Non
     """Write the rows start[i] + offset[j], clamped: below low[i] is low[i] (repeat) or -1, above high[i] is -1."""
     cdef Py_ssize_t i, j
     cdef int64_t row
-    if not (start.shape[0] == low.shape[0] == high.shape[0] == out.shape[0] and offset.shape[0] == out.shape[1]):
-        raise ValueError("windows: lengths disagree")
+    same_length(start.shape[0], low.shape[0], high.shape[0])
+    same_length(start.shape[0], out.shape[0], out.shape[0])
+    same_length(offset.shape[0], out.shape[1], out.shape[1])
     with nogil:
         for i in range(start.shape[0]):
             for j in range(offset.shape[0]):
@@ -170,8 +180,8 @@ def windows(const int64_t[::1] start not None, const int64_t[::1] offset not Non
 def gather(const uint8_t[:, ::1] pool not None, const int64_t[::1] row not None, uint8_t[:, ::1] out not None):
     """Copy pool[row[i]] to out[i]; a negative row gives zeros."""
     cdef Py_ssize_t i, size = pool.shape[1]
-    if out.shape[0] != row.shape[0] or out.shape[1] != size:
-        raise ValueError("gather: shapes disagree")
+    same_length(row.shape[0], out.shape[0], out.shape[0])
+    same_length(size, out.shape[1], out.shape[1])
     for i in range(row.shape[0]):
         if row[i] >= pool.shape[0]:
             raise IndexError(f"gather: row {row[i]} of a pool of {pool.shape[0]}")
@@ -190,8 +200,7 @@ def returns(const double[:, ::1] reward not None, const int64_t[::1] steps not N
     """Write sum over k < steps[i] of gamma^k * reward[i, k], added in that order."""
     cdef Py_ssize_t i, k
     cdef double total, factor
-    if steps.shape[0] != reward.shape[0] or out.shape[0] != reward.shape[0]:
-        raise ValueError("returns: lengths disagree")
+    same_length(reward.shape[0], steps.shape[0], out.shape[0])
     with nogil:
         for i in range(reward.shape[0]):
             total, factor = 0.0, 1.0
@@ -209,6 +218,7 @@ def find_rows(const int64_t[::1] env not None, const int64_t[::1] row not None, 
     """Write the segment that row[i] of env[i] lies in or behind, -1 where there is none."""
     cdef Py_ssize_t i
     cdef int64_t k
+    same_length(row.shape[0], env.shape[0], out.shape[0])
     with nogil:
         for i in range(row.shape[0]):
             k = last_at_most(start, base[env[i]], size[env[i]], row[i])
@@ -225,6 +235,7 @@ def pick_valid(const int64_t[::1] rank not None, const int64_t[::1] until not No
     """
     cdef Py_ssize_t i
     cdef int64_t e, rest, s
+    same_length(rank.shape[0], env.shape[0], row.shape[0])
     with nogil:
         for i in range(rank.shape[0]):
             e = last_at_most(until, 0, until.shape[0], rank[i]) + 1
@@ -243,6 +254,7 @@ def pick_slots(const int64_t[::1] slot not None, const int64_t[::1] transitions 
     """
     cdef Py_ssize_t i
     cdef int64_t e, q, s, n = transitions.shape[0]
+    same_length(slot.shape[0], env.shape[0], row.shape[0])
     with nogil:
         for i in range(slot.shape[0]):
             e, q = slot[i] % n, slot[i] // n
@@ -308,6 +320,7 @@ cdef class SumTree:
     def find(self, const double[::1] mass not None, int64_t[::1] out not None):
         """Write the leaf that owns mass[i], 0 <= mass[i] <= total."""
         cdef Py_ssize_t i
+        same_length(mass.shape[0], out.shape[0], out.shape[0])
         if not self.total > 0:
             raise ValueError("a sum tree with total 0 has no leaf to find")
         with nogil:
@@ -323,8 +336,7 @@ cdef class SumTree:
 
     cdef int require(self, const int64_t[::1] leaf, Py_ssize_t values) except -1:
         cdef Py_ssize_t i
-        if leaf.shape[0] != values:
-            raise ValueError(f"{leaf.shape[0]} leaves but {values} values")
+        same_length(leaf.shape[0], values, values)
         for i in range(leaf.shape[0]):
             if not 0 <= leaf[i] < self.size:
                 raise IndexError(f"leaf {leaf[i]} of a tree of {self.size}")

@@ -6,18 +6,16 @@ The rows still being written live in the same pool, in pinned slots, so reading 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from . import _core
 from .chunk import decode
 from .errors import DamagedError, MemoryBudgetError
-from .guard import lock
 from .header import Header
 
 Array = np.ndarray[Any, Any]
-SPARE_SLOTS = 16  # what one item of a batch may touch at least, beside the chunks being written
 
 
 class Column:
@@ -157,90 +155,3 @@ class Column:
         """Return rows start to stop of one environment."""
         row = np.arange(start, stop)[:, None]
         return self.gather(np.full(len(row), env), row)[:, 0]
-
-
-class Lengths(Protocol):
-    """What knows how many rows each environment has."""
-
-    rows: Array
-
-
-class LazyColumn:
-    """A field as an array that reads when it is indexed: (rows, *shape), or (rows, environments, *shape)."""
-
-    def __init__(self, column: Column, owner: Lengths, axis: bool) -> None:
-        self._column, self._owner, self._axis = column, owner, axis
-
-    @property
-    def _lengths(self) -> Array:
-        return self._owner.rows
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape; rows of the longest environment first."""
-        envs = (self._column.envs,) if self._axis else ()
-        return (int(self._lengths.max()), *envs, *self._column.field.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """dtype of the field."""
-        return self._column.dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, key: Any) -> Array:
-        """Read rows (and environments), each index by itself; rows past an environment's end are zeros."""
-        key = key if isinstance(key, tuple) else (key,)
-        if any(k is Ellipsis for k in key):
-            at = next(i for i, k in enumerate(key) if k is Ellipsis)
-            key = key[:at] + (slice(None),) * (len(self.shape) - len(key) + 1) + key[at + 1 :]
-        rows = np.asarray(np.arange(len(self))[key[0]])
-        envs = np.arange(self._column.envs)[key[1] if len(key) > 1 else slice(None)] if self._axis else 0
-        rest = key[1 + self._axis :]
-        result = self._read(rows, np.asarray(envs))
-        return result[(*(slice(None),) * (rows.ndim + np.ndim(envs)), *rest)] if rest else result
-
-    def _read(self, rows: Array, envs: Array) -> Array:
-        grid_rows, grid_envs = np.broadcast_arrays(rows.reshape(*rows.shape, *(1,) * envs.ndim), envs)
-        flat_rows, flat_envs = grid_rows.reshape(-1, 1).astype(np.int64), grid_envs.reshape(-1).astype(np.int64)
-        exists = flat_rows[:, 0] < self._lengths[flat_envs]
-        flat_rows = np.where(exists[:, None], flat_rows, -1)
-        with lock:
-            found = self._column.gather(flat_envs, np.ascontiguousarray(flat_rows))
-        return found.reshape(*grid_rows.shape, *self._column.field.shape)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(self[:], dtype)
-
-
-def slots_for(header: Header, memory: int) -> dict[str, int]:
-    """Divide a budget in bytes among the fields: slots so that all keep the same rows in memory.
-
-    Refuses a budget below the floor: the chunks being written and what one item of a batch touches.
-    """
-    floors = dict.fromkeys(header.fields, 2 * header.schema.envs + SPARE_SLOTS)
-    size = {name: header.rows[name] * header.row_bytes(name) for name in header.fields}
-    floor = sum(floors[name] * size[name] for name in header.fields)
-    if memory < floor:
-        raise MemoryBudgetError(f"{max(memory, 0)} bytes of memory for decoded chunks: this run needs at least {floor}")
-    rows = (memory - floor) // sum(header.row_bytes(name) for name in header.fields)
-    return {name: floors[name] + rows // header.rows[name] for name in header.fields}
-
-
-def parse_bytes(memory: int | str) -> int:
-    """Return a number of bytes from "1 GiB", "500 MB" or an int.
-
-    >>> parse_bytes("1 GiB")
-    1073741824
-    """
-    if isinstance(memory, str):
-        units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-        units |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-        number = memory.strip().rstrip("BKMGTibkmgt ")
-        unit = memory.strip()[len(number) :].strip().upper() or "B"
-        try:
-            return int(float(number) * units[unit])
-        except (ValueError, KeyError):
-            raise MemoryBudgetError(f"memory {memory!r}: expected bytes, or text such as '1 GiB'") from None
-    return int(memory)

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import disk
 from ._file import ReadView
-from .column import parse_bytes
+from .budget import parse_bytes
 from .errors import ExistingRunError, FieldError, MissingRunError, NotARunError, SchemaError
 from .header import Header
 from .lock import WriterLock

@@ -43,7 +43,8 @@ class Priorities:
 
     def leaf_of(self, priority: Any) -> Array:
         """Return (priority + epsilon)^alpha."""
-        return np.asarray(np.power(priority + self.sampler.epsilon, self.sampler.alpha), np.float64)
+        with np.errstate(over="ignore"):  # infinity is refused where it would enter the tree
+            return np.asarray(np.power(priority + self.sampler.epsilon, self.sampler.alpha), np.float64)
 
     def leaf_numbers(self, env: Any, ordinal: Array) -> Array:
         """Return the leaf numbers of transitions."""

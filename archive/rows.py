@@ -12,7 +12,8 @@ from weakref import WeakSet
 
 import numpy as np
 
-from .column import Column, slots_for
+from .budget import slots_for
+from .column import Column
 from .episodes import Episodes
 from .errors import DamagedError
 from .header import Header, settled

@@ -11,11 +11,11 @@ import numpy as np
 
 from .batch import nest
 from .checkpoint import Checkpoint, every
-from .column import LazyColumn
 from .errors import FieldError, IndexRangeError, StateError, UnknownFieldError
 from .guard import lock
 from .header import Header
 from .layout import FORMAT_VERSION
+from .lazy import LazyColumn
 from .replay import Options, Replay, restored
 from .rows import Rows
 from .samplers import Sampler, Uniform

@@ -1,0 +1,40 @@
+"""How a memory budget is divided among the fields of a run."""
+
+from __future__ import annotations
+
+from .errors import MemoryBudgetError
+from .header import Header
+
+SPARE_SLOTS = 16  # what one item of a batch may touch at least, beside the chunks being written
+
+
+def slots_for(header: Header, memory: int) -> dict[str, int]:
+    """Divide a budget in bytes among the fields: slots so that all keep the same rows in memory.
+
+    Refuses a budget below the floor: the chunks being written and what one item of a batch touches.
+    """
+    floors = dict.fromkeys(header.fields, 2 * header.schema.envs + SPARE_SLOTS)
+    size = {name: header.rows[name] * header.row_bytes(name) for name in header.fields}
+    floor = sum(floors[name] * size[name] for name in header.fields)
+    if memory < floor:
+        raise MemoryBudgetError(f"{max(memory, 0)} bytes of memory for decoded chunks: this run needs at least {floor}")
+    rows = (memory - floor) // sum(header.row_bytes(name) for name in header.fields)
+    return {name: floors[name] + rows // header.rows[name] for name in header.fields}
+
+
+def parse_bytes(memory: int | str) -> int:
+    """Return a number of bytes from "1 GiB", "500 MB" or an int.
+
+    >>> parse_bytes("1 GiB")
+    1073741824
+    """
+    if isinstance(memory, str):
+        units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+        units |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+        number = memory.strip().rstrip("BKMGTibkmgt ")
+        unit = memory.strip()[len(number) :].strip().upper() or "B"
+        try:
+            return int(float(number) * units[unit])
+        except (ValueError, KeyError):
+            raise MemoryBudgetError(f"memory {memory!r}: expected bytes, or text such as '1 GiB'") from None
+    return int(memory)
