@@ -61,7 +61,7 @@ class LazyColumn:
         flat_rows = np.where(exists[:, None], flat_rows, -1)
         with lock:
             found = self._column.gather(flat_envs, np.ascontiguousarray(flat_rows))
-        return found.reshape(*grid_rows.shape, *self._column.field.shape)
+        return found.reshape((*grid_rows.shape, *self._column.field.shape))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype)
