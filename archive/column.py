@@ -59,6 +59,8 @@ class Column:
 
     def bytes_of(self, slot: int) -> Array:
         """Return the decoded bytes of a slot, one dimension."""
+        if slot < 0:
+            raise MemoryBudgetError(f"{self.path}: field {self.name!r}: a chunk being written is not in memory")
         return self.pool[slot * self.chunk_rows : (slot + 1) * self.chunk_rows].reshape(-1)
 
     def claim(self, chunk: int) -> int:

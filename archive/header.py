@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from . import disk
 from .block import Block
 from .chunk import Trailer
@@ -76,8 +74,3 @@ class Header:
             return cls.from_json(block.values, path)
         except (KeyError, TypeError, AttributeError) as error:
             raise NotARunError(f"{path}: schema block without {error}") from error
-
-
-def settled(rows: np.ndarray[Any, Any], open_: np.ndarray[Any, Any], between: np.ndarray[Any, Any]) -> Any:
-    """Return how many rows of each environment can no longer change: a late flag may still reach one behind a head."""
-    return np.maximum(rows - 2 * open_ - between, 0)

@@ -16,9 +16,9 @@ from .budget import slots_for
 from .column import Column
 from .episodes import Episodes
 from .errors import DamagedError
-from .header import Header, settled
+from .header import Header
 from .layout import SPARE_ROWS
-from .record import BETWEEN, ENDED, OPEN, Record
+from .record import ENDED, OPEN, Record
 from .rewind import Rewind
 from .schema import is_observation
 from .snapshot import Snapshot
@@ -63,8 +63,15 @@ class Rows:
 
     def bases(self, chunk_rows: int) -> Array:
         """Return for each environment the first row of the first chunk that is not in the file as a full one."""
-        rows = settled(self.rows, self.states == OPEN, self.states == BETWEEN)
-        return np.asarray(rows // chunk_rows * chunk_rows)
+        return self.settled // chunk_rows * chunk_rows
+
+    @property
+    def settled(self) -> Array:
+        """Rows of each environment that can no longer change: a late flag may reach the last step of an episode."""
+        current = self.episodes.current
+        start = np.where(current >= 0, self.episodes.columns["start"][current], 0)
+        may_change = 1 + (self.states == OPEN)  # its last whole row, and the head behind it
+        return np.where(self.states == ENDED, self.rows, np.maximum(self.rows - may_change, start))
 
     def known(self, name: str) -> Array:
         """Return for each environment how many rows of a field are known: a head has only its observation."""
