@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from . import _core
 from .batch import Batch, nest
-from .errors import FieldError, IndexRangeError, NotEnoughData, StateError, UnknownFieldError
+from .errors import FieldError, FieldTypeError, IndexRangeError, NotEnoughData, StateError, UnknownFieldError
 from .guard import lock
 from .priorities import Priorities, position
 from .rows import Rows
-from .samplers import DRAW_VERSION, Prioritized, Sampler, sampler_from_json, uniforms
+from .samplers import DRAW_VERSION, Prioritized, Sampler, Uniform, sampler_from_json, uniforms
 from .schema import as_array, is_observation
 from .valid import ValidStarts
 
@@ -42,7 +41,7 @@ class Options:
                 raise FieldError(f"{name} {value!r}: expected an integer >= {low}")
         if self.seed >= 1 << 64:
             raise FieldError(f"seed {self.seed}: expected less than 2^64")
-        if not isfinite(self.gamma) or not 0 <= self.gamma <= 1:
+        if not isinstance(self.gamma, (int, float)) or not 0 <= self.gamma <= 1:
             raise FieldError(f"gamma {self.gamma!r}: expected 0 to 1")
         if self.padding not in (None, "zero", "repeat"):
             raise FieldError(f"padding {self.padding!r}: expected 'zero' or 'repeat'")
@@ -55,6 +54,8 @@ class Replay:
     """
 
     def __init__(self, rows: Rows, run_id: str, options: Options, sampler: Sampler) -> None:
+        if not isinstance(sampler, (Uniform, Prioritized)):
+            raise FieldTypeError(f"sampler {sampler!r}: expected archive.Uniform() or archive.Prioritized(...)")
         self._rows, self._run_id, self.options, self.sampler = rows, run_id, options, sampler
         envs = rows.header.schema.envs
         capacity = 0
@@ -248,9 +249,12 @@ class Replay:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of this run; options stay as this replay was made, capacity and seed included."""
         with lock:
-            self._check_state(state)
             fresh = Replay(self._rows, self._run_id, self.options, self.sampler)
-            fresh._load(state)
+            try:
+                fresh._check_state(state)
+                fresh._load(state)
+            except (KeyError, TypeError) as error:
+                raise StateError(f"{self._rows.path}: the state of a replay lacks {error}") from error
             self.__dict__ = fresh.__dict__
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
@@ -278,8 +282,14 @@ def restored(
     rows: Rows, run_id: str, state: Mapping[str, Any], given: Mapping[str, Any], sampler: Sampler | None
 ) -> Replay:
     """Return a replay that goes on from a state; options given beside it win."""
-    options = Options(**{**state["options"], **given})
-    replay = Replay(rows, run_id, options, sampler or sampler_from_json(state["sampler"]))
+    try:
+        options, made = {**state["options"], **given}, sampler_from_json(state["sampler"])
+    except (KeyError, TypeError) as error:
+        raise StateError(f"{rows.path}: the state of a replay lacks {error}") from error
+    unknown = set(options) - set(Options.__dataclass_fields__)
+    if unknown:
+        raise StateError(f"{rows.path}: the state has options that this version does not know: {sorted(unknown)}")
+    replay = Replay(rows, run_id, Options(**options), sampler or made)
     replay.load_state_dict(state)
     return replay
 
