@@ -218,7 +218,7 @@ class Replay:
     def _split(self, index: Any) -> tuple[Array, Array]:
         """Return environment and row of ids."""
         ids = as_array("index", index)
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
             raise FieldError(f"index: expected ids (B,), found {ids.dtype} of shape {ids.shape}")
         ids = ids.astype(np.int64)
         env = ids >> 32
