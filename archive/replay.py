@@ -250,11 +250,7 @@ class Replay:
         """Go on from a state of this run; options stay as this replay was made, capacity and seed included."""
         with lock:
             fresh = Replay(self._rows, self._run_id, self.options, self.sampler)
-            try:
-                fresh._check_state(state)
-                fresh._load(state)
-            except (KeyError, TypeError) as error:
-                raise StateError(f"{self._rows.path}: the state of a replay lacks {error}") from error
+            fresh._load(state)
             self.__dict__ = fresh.__dict__
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
@@ -269,6 +265,14 @@ class Replay:
             raise StateError(f"{self._rows.path}: the state has seen rows that this run has given up")
 
     def _load(self, state: Mapping[str, Any]) -> None:
+        """Take over a state; only for a replay that has not been used."""
+        try:
+            self._check_state(state)
+            self._take_over(state)
+        except (KeyError, TypeError) as error:
+            raise StateError(f"{self._rows.path}: the state of a replay lacks {error}") from error
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
         self._batches = int(state["batches"])
         changed = self._valid.refresh()
         if self._priorities is not None:
@@ -290,7 +294,7 @@ def restored(
     if unknown:
         raise StateError(f"{rows.path}: the state has options that this version does not know: {sorted(unknown)}")
     replay = Replay(rows, run_id, Options(**options), sampler or made)
-    replay.load_state_dict(state)
+    replay._load(state)
     return replay
 
 
