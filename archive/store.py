@@ -101,12 +101,13 @@ class Store:
             self.dirty = True
 
     def write_text(self, name: str, values: Any) -> None:
-        """Write JSON as a scalar dataset of fixed-length text."""
+        """Write JSON as a dataset of one fixed-length text, chunked so that HDF5 keeps a checksum of it."""
         text = json.dumps(values, indent=1).encode() or b" "
         with quiet:
             if name in self.handle:
                 del self.handle[name]
-            self.handle.create_dataset(name, data=np.bytes_(text), dtype=h5py.string_dtype("utf-8", len(text)))
+            kind = h5py.string_dtype("utf-8", len(text))
+            self.handle.create_dataset(name, data=[text], dtype=kind, chunks=(1,), fletcher32=True)
             self.dirty = True
 
     # --- rows

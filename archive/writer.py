@@ -43,7 +43,6 @@ class Writer:
         self.broken: BaseException | None = None
         self.closed = False
         self.uncommitted = True
-        self.change = Change(self)
         self.everyone, self.nobody = np.arange(self.schema.envs), np.zeros(0, np.int64)
         self.columns = list(rows.columns.items())
         self.base = {r: rows.bases(r) for r in set(self.header.rows.values())}
@@ -53,6 +52,11 @@ class Writer:
         self.owner = os.getpid()
         self.restore_stacks()
         register(self)
+
+    @property
+    def change(self) -> Change:
+        """Return what must surround every change. Made anew: a cycle would keep decoded chunks alive."""
+        return Change(self)
 
     # --- appending
 
