@@ -1,0 +1,562 @@
+"""Deaths, full disks, power cuts and damage: whatever happens to a writer or its file, what was committed is there."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from faults import METADATA, Diary, Disk, Log, Player, byte_tear, checkpoint_differences, differences, failing, page_tear
+from kill_child import PHASES, Orders
+
+import archive
+import archive.store
+from archive.header import Header
+from archive.snapshot import read_record, recover
+
+ENVS = pytest.mark.parametrize("envs", [0, 3], ids=["one environment", "three environments"])
+
+
+@pytest.fixture
+def need_h5dump():
+    """Skip without h5dump, except in CI, where it must be there."""
+    if shutil.which("h5dump") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("h5dump is not installed")
+
+
+# --- a short run, and every way in which its writer can die
+
+
+def story(player, path):
+    """Do to a run whatever can be done to one."""
+    player.create(path)
+    player.steps(11)
+    player.checkpoint()
+    player.steps(3)
+    player.step("terminated")
+    player.steps(5)
+    player.commit()
+    player.end_episode()
+    player.steps(3)
+    player.checkpoint()
+    player.step("truncated")
+    player.steps(5)
+    player.checkpoint(size=5000)
+    player.steps(4)
+    player.rewind()
+    player.steps(3)
+    player.close()
+    player.reopen(path)
+    player.steps(9)
+    player.commit()
+    player.close()
+
+
+def recorded(monkeypatch, folder, envs, story=story):
+    """Play a story once; return its log and, for each commit, the diary that it made last."""
+    log, states = Log(), []
+
+    def before(diary):
+        states.append(diary.copy())
+        log.add("doing", data=len(states) - 1)
+
+    def after():
+        log.add("done", data=len(states) - 1)
+
+    with monkeypatch.context() as patch:
+        log.install(patch)
+        story(Player(Diary(envs), before=before, after=after), folder / "run.h5")
+    return log, states
+
+
+@dataclass
+class Death:
+    """A file as a death leaves it, which states it may show, and, if the death fell inside applying a journal, the
+    bytes that redoing the journal must make of it."""
+
+    image: bytes
+    states: list[int]
+    redone: bytes | None = None
+
+
+def deaths(log, tears):
+    """Yield every Death of a log: before each write, and with as much of the write as each of `tears` says."""
+    disk, named, done, doing = Disk(), False, -1, -1
+    place, redone = -1, None  # writes since the seal began; 0: journal, 1 and 2: record, then held blocks, then the mark
+    for number, event in enumerate(log.events):
+        kind, offset, data = event
+        choice = random.Random(number)
+        if kind == "doing":
+            doing = data
+        elif kind == "done":
+            done = data
+        elif kind == "seal" and data:
+            place, redone = 0, played_until_sealed(disk, log.events[number:])
+        elif kind == "sealed":
+            place = -1
+        elif kind == "name":
+            named = True
+        elif kind in ("write", "cut") and named:
+            states = sorted({max(done, 0), doing})
+            yield Death(bytes(disk.data), states, redone if place > 3 else None)
+            for tear in tears if kind == "write" else ():
+                keep = tear(offset, data, choice)
+                if keep:
+                    yield Death(bytes(disk.torn(event, keep)), states, redone if place >= 3 else None)
+        place += kind == "write" and place >= 0
+        disk.play(event)
+    yield Death(bytes(disk.data), [doing])
+
+
+def played_until_sealed(disk, events):
+    """Return the bytes of a disk after the commit that begins here."""
+    later = Disk(disk.data)
+    for event in events:
+        if event[0] == "sealed":
+            break
+        later.play(event)
+    return bytes(later.data)
+
+
+def put(path, image):
+    """Make a file's bytes `image`, in place: much faster than a new file for each of thousands."""
+    with open(path, "r+b" if path.exists() else "w+b") as file:
+        file.write(image)
+        file.truncate()
+
+
+def opens_plainly(path):
+    """Tell whether plain h5py opens a file and reads everything in it."""
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(lambda name, item: item[()] if isinstance(item, h5py.Dataset) else None)
+    except (OSError, RuntimeError, KeyError):
+        return False
+    return True
+
+
+def found_state(run, states):
+    """Return the diary that agrees with a run; fail with the differences if none does."""
+    wrong = []
+    for diary in states:
+        wrong = differences(run, diary)
+        if not wrong:
+            return diary
+    pytest.fail("; ".join(wrong))
+
+
+def go_on(path, states):
+    """Open a file to append, compare, append, close, compare again."""
+    run = archive.open(path, "a", commit_every=None)
+    player = Player(found_state(run, states).copy(), run, life=99)
+    player.steps(2)
+    player.step("truncated")
+    player.steps(8)
+    player.checkpoint()
+    player.steps(1)
+    run.close()
+    with archive.open(path) as run:
+        assert differences(run, player.diary) == []
+    assert opens_plainly(path)
+
+
+def recovered(path):
+    """Return the bytes of a file after its journal has been redone."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        recover(fd, Header.read(fd, str(path)), str(path))
+    finally:
+        os.close(fd)
+    return path.read_bytes()
+
+
+@ENVS
+def test_death_at_every_write(tmp_path, monkeypatch, envs):
+    """Nothing of the n-th write, up to a page, up to a byte, for every n: opens, holds every committed row, goes on."""
+    log, states = recorded(monkeypatch, tmp_path, envs)
+    path, unreadable, count = tmp_path / "dead.h5", 0, 0
+    for count, death in enumerate(deaths(log, [page_tear, byte_tear]), 1):
+        allowed = [states[k] for k in death.states]
+        put(path, death.image)
+        plain = opens_plainly(path)
+        unreadable += not plain
+        assert plain or death.redone is not None, f"h5py cannot open death {count}"
+        if death.redone is None or count % 10 == 0:
+            with archive.open(path) as run:
+                found_state(run, allowed)
+        if death.redone is None:
+            go_on(path, allowed)
+        else:
+            assert recovered(path) == death.redone  # what it holds then is examined at the next death
+    print(f"{count} deaths, {unreadable} of them left a file that h5py cannot open")
+    assert count > 1000
+
+
+@ENVS
+def test_death_while_redoing_a_journal(tmp_path, monkeypatch, envs):
+    """Opening a killed file may be killed as well, at any of its writes."""
+    log, states = recorded(monkeypatch, tmp_path, envs)
+    half = [death for death in deaths(log, []) if death.redone is not None]
+    path, again = tmp_path / "dead.h5", Log()
+    for death in half[:: len(half) // 5]:
+        put(path, death.image)
+        again.events.clear()
+        with monkeypatch.context() as patch:
+            again.install(patch)
+            recovered(path)
+        disk = Disk(death.image)
+        for number, event in enumerate(again.events):
+            for keep in (0, byte_tear(event[1], event[2], random.Random(number))):
+                put(path, disk.torn(event, keep))
+                assert recovered(path) == death.redone
+            disk.play(event)
+        go_on(path, [states[k] for k in death.states])
+    assert len(half) > 100
+
+
+# --- full and failing disks
+
+
+def write_numbers(log, inside):
+    """Return the numbers of writes to try: all outside the applying of journals, and every `inside`-th inside."""
+    numbers, count, place = [], 0, -1
+    for kind, _, data in log.events:
+        place = 0 if kind == "seal" and data else -1 if kind == "sealed" else place
+        if kind == "write":
+            count += 1
+            place += place >= 0
+            if place <= 4 or count % inside == 0:
+                numbers.append(count)
+    return numbers
+
+
+def expect_refusals(run, player):
+    """A broken or closed run refuses everything that writes."""
+    action, observation = player.batch("action", [0] * player.diary.envs), player.observe([0] * player.diary.envs)
+    for verb in (
+        lambda: run.reset(observation),
+        lambda: run.step(action, observation, action, action, action),
+        lambda: run.extend({}),
+        run.end_episode,
+        run.commit,
+        lambda: run.commit(sync=True),
+        run.checkpoint,
+        lambda: run.rewind(None),
+        lambda: run.last_checkpoint,
+    ):
+        with pytest.raises(archive.StateError):
+            verb()
+
+
+def fail_once(monkeypatch, path, envs, file):
+    """Play the story on a failing file, see that it fails well, and go on with what it left."""
+    states, done = [], [-1]
+    player = Player(
+        Diary(envs),
+        before=lambda diary: states.append(diary.copy()),
+        after=lambda: done.append(len(states) - 1),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(archive.store, "JournaledFile", file)
+        with pytest.raises((archive.ArchiveError, OSError)) as caught:
+            story(player, path)
+    assert caught.value.errno == file.error or isinstance(caught.value, archive.DamagedError)
+    if player.run is not None:
+        expect_refusals(player.run, player)
+        player.run.close()
+        expect_refusals(player.run, player)
+    left = sorted(p.name for p in path.parent.iterdir())
+    assert left == ([path.name] if done[-1] >= 0 else [])
+    if left:
+        with archive.open(path, "a") as run:
+            found_state(run, states[done[-1] :])
+        path.unlink()
+    return isinstance(caught.value, archive.WriteError)
+
+
+def fail_everywhere(monkeypatch, path, envs, error, part, numbers):
+    """Play the story with a failure at each of these writes; return how many there were."""
+    kinds = [fail_once(monkeypatch, path, envs, failing(n, error, part)) for n in numbers]
+    print(f"{len(kinds)} failures, {sum(kinds)} of them raised WriteError")
+    return len(kinds)
+
+
+FULL, FAILING = (errno.ENOSPC, 0.5), (errno.EIO, 0.0)
+
+
+@pytest.mark.parametrize(("envs", "how", "every"), [(0, FULL, 1), (3, FAILING, 3)], ids=["full", "failing"])
+def test_failing_writes(tmp_path, monkeypatch, envs, how, every):
+    """Full or failing at the n-th write: an error says so, the run refuses all else, reopening gives the last commit."""
+    log, _ = recorded(monkeypatch, tmp_path, envs)
+    (tmp_path / "run.h5").unlink()
+    numbers = write_numbers(log, inside=40)[::every]
+    assert fail_everywhere(monkeypatch, tmp_path / "run.h5", envs, *how, numbers) > 100
+
+
+@pytest.mark.slow
+@ENVS
+@pytest.mark.parametrize("how", [FULL, FAILING], ids=["full", "failing"])
+def test_all_failing_writes(tmp_path, monkeypatch, envs, how):
+    """The same at every single write."""
+    log, _ = recorded(monkeypatch, tmp_path, envs)
+    (tmp_path / "run.h5").unlink()
+    assert fail_everywhere(monkeypatch, tmp_path / "run.h5", envs, *how, write_numbers(log, inside=1)) > 1000
+
+
+# --- kills
+
+
+class Child:
+    """A recording process, waiting for its orders; leaving the context ends it."""
+
+    def __init__(self, errors):
+        script = Path(__file__).with_name("kill_child.py")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
+        self.process = subprocess.Popen([sys.executable, str(script)], **pipes)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.communicate()
+
+    def record_until_killed(self, orders, choice):
+        """Kill it at a random moment; return the states that may be found: made last, and perhaps the one under way."""
+        pickle.dump(orders, self.process.stdin)
+        self.process.stdin.flush()
+        phase, left = choice.choice(PHASES), choice.randint(1, 4)
+        states = [orders.diary]
+        for kind, *data in self.messages():
+            if kind == "doing":
+                states = [states[0], *data]
+            elif kind == "done":
+                states = states[-1:]
+            elif data == [phase]:
+                left -= 1
+                if not left and not orders.die_at:
+                    time.sleep(10 ** choice.uniform(-5, -2))
+                    self.process.kill()
+        assert self.process.wait(60) == -signal.SIGKILL, "the child ended by itself"
+        return states
+
+    def messages(self):
+        """Yield its messages until it is gone."""
+        while True:
+            try:
+                yield pickle.load(self.process.stdout)
+            except (EOFError, pickle.UnpicklingError):
+                return
+
+
+def half_applied(path):
+    """Tell whether the newest record's journal has not been marked as applied."""
+    with open(path, "rb") as file:
+        record, applied = read_record(file.fileno(), Header.read(file.fileno(), str(path)), str(path))
+    return record.sequence != applied
+
+
+def h5dump_opens(path):
+    """Tell whether stock h5dump opens a file and prints what is in it."""
+    return subprocess.run(["h5dump", "-H", str(path)], capture_output=True).returncode == 0
+
+
+def endure_kills(folder, envs, count, choice):
+    """Kill `count` recording processes one after the other, each going on with what the one before it left."""
+    path, diary = folder / "run.h5", Diary(envs)
+    files, applying, unreadable = 1, 0, 0
+    with ExitStack() as stack, open(folder / "errors", "w") as errors:
+        waiting = stack.enter_context(Child(errors))
+        for life in range(1, count + 1):
+            child, waiting = waiting, stack.enter_context(Child(errors))  # one starts while the other one works
+            die_at = choice.randint(1, 900) if choice.random() < 0.4 else 0
+            orders = Orders(path, diary, life, die_at, choice.choice(["none", "page", "byte"]))
+            states = child.record_until_killed(orders, choice)
+            if not path.exists():
+                assert not any(diary.lines)  # killed before the file had its name
+                continue
+            half = half_applied(path)
+            readable = opens_plainly(path) and h5dump_opens(path)
+            assert readable or half
+            applying, unreadable = applying + half, unreadable + (not readable)
+            with archive.open(path) as run:
+                diary = found_state(run, states).copy()
+            if len(diary.lines[0]) > 300:
+                path.unlink()
+                diary, files = Diary(envs), files + 1
+    print(f"{count} kills, {files} files, {applying} inside applying, {unreadable} not opened by plain readers")
+
+
+@ENVS
+def test_kills(tmp_path, need_h5dump, envs):
+    """Thirty SIGKILLs at random moments: no committed row is lost or changed, the next process goes on."""
+    endure_kills(tmp_path, envs, 30, random.Random(envs))
+
+
+@pytest.mark.slow
+@ENVS
+def test_many_kills(tmp_path, need_h5dump, envs):
+    """The same 300 times."""
+    endure_kills(tmp_path, envs, 300, random.Random(100 + envs))
+
+
+# --- power cuts
+
+
+def synced_story(player, path):
+    """Commit with sync=True and without: after the first synced commit, none may undo what is committed."""
+    player.create(path)
+    for k in range(4):
+        player.steps(7)
+        player.commit(sync=True)
+        player.step("terminated" if k % 2 else "truncated")
+        player.steps(3)
+        player.checkpoint(size=3000 * k, sync=k % 2 == 0)
+        player.steps(2)
+        player.commit()
+    player.rewind()
+    player.close()
+    player.reopen(path)
+    player.steps(5)
+    player.commit()
+    player.close()
+
+
+def power_cut(log, end, choice):
+    """Return the bytes of the disk if the power goes before event `end`.
+
+    All that was written before the last completed sync is there. Of what came later the disk has, unit by unit, the
+    state of a random moment: as much as the system happened to have written back.
+    """
+    synced = max(k for k in range(end) if log.events[k][0] == "sync")
+    disk = Disk()
+    for event in log.events[:synced]:
+        disk.play(event)
+    unit, kept = choice.choice([512, 4096]), choice.choice([0.1, 0.5, 0.9])
+    later = {}
+    for kind, offset, data in log.events[synced:end]:
+        if kind == "cut" and choice.random() < kept:
+            disk.cut(data)
+            later = {number: pieces for number, pieces in later.items() if number * unit < data}
+        elif kind == "write":
+            for number in range(offset // unit, (offset + len(data) - 1) // unit + 1):
+                low, high = max(offset, number * unit), min(offset + len(data), (number + 1) * unit)
+                later.setdefault(number, []).append((low, data[low - offset : high - offset]))
+    for pieces in later.values():
+        present = len(pieces) if choice.random() < kept else choice.randrange(len(pieces))
+        for piece in pieces[:present]:
+            disk.write(*piece)
+    return bytes(disk.data)
+
+
+def endure_cuts(monkeypatch, folder, envs, count, choice):
+    """Cut the power at random moments after the first synced commit."""
+    log, states = recorded(monkeypatch, folder, envs, synced_story)
+    kinds = [kind for kind, _, _ in log.events]
+    path = folder / "cut.h5"
+    for _ in range(count):
+        end = choice.randrange(kinds.index("done", kinds.index("sync")) + 1, len(kinds))
+        done = max(data for kind, _, data in log.events[:end] if kind == "done")
+        doing = max(data for kind, _, data in log.events[:end] if kind == "doing")
+        put(path, power_cut(log, end, choice))
+        with archive.open(path) as run:
+            found_state(run, states[done : doing + 1])
+        go_on(path, states[done : doing + 1])
+
+
+@ENVS
+def test_power_cuts(tmp_path, monkeypatch, envs):
+    """Thirty power cuts after the first commit with sync=True: all that was committed is there."""
+    endure_cuts(monkeypatch, tmp_path, envs, 30, random.Random(envs))
+
+
+@pytest.mark.slow
+@ENVS
+def test_many_power_cuts(tmp_path, monkeypatch, envs):
+    """The same 250 times."""
+    endure_cuts(monkeypatch, tmp_path, envs, 250, random.Random(100 + envs))
+
+
+# --- damage
+
+
+def verdict(path, states):
+    """Say how a damaged file reads: "right", "refused", or what is wrong. Runs in a process of its own."""
+    try:
+        with archive.open(path) as run:
+            wrong = differences(run, states[-1])
+            if dict(run.metadata) != METADATA:
+                wrong.append(f"metadata {dict(run.metadata)}")
+            if run.last_checkpoint is not None:
+                wrong = [w for w in wrong if not w.startswith("checkpoint")] + older_checkpoint(run, states)
+    except archive.ArchiveError:
+        return "refused"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "; ".join(wrong) or "right"
+
+
+def older_checkpoint(run, states):
+    """Return how the checkpoint found differs from all that were ever made: falling back to an older one is right."""
+    found = run.last_checkpoint
+    wrong = [checkpoint_differences(found, s.checkpoint) for s in states if s.checkpoint]
+    return [] if [] in wrong else wrong[-1]
+
+
+def damaged(data, choice, count):
+    """Yield (what was done, bytes) of a file that lost its end or had one bit flipped where there is anything."""
+    used = np.flatnonzero(np.frombuffer(data, np.uint8))
+    blocks = np.unique(used // 512)
+    for _ in range(count // 5):
+        size = choice.randrange(len(data))
+        yield f"cut to {size} of {len(data)} bytes", data[:size]
+    for _ in range(count):
+        at, bit = int(choice.choice(blocks)) * 512 + choice.randrange(512), choice.randrange(8)
+        if at < len(data):
+            yield f"bit {bit} of byte {at}", data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+
+def endure_damage(monkeypatch, folder, envs, count, choice):
+    """Damage a closed file again and again; every read is right or refused, and the interpreter lives."""
+    _, states = recorded(monkeypatch, folder, envs)
+    data, verdicts = (folder / "run.h5").read_bytes(), Counter()
+    path = folder / "damaged.h5"
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for what, image in damaged(data, choice, count):
+            put(path, image)
+            try:
+                found = pool.submit(verdict, path, states).result()
+            except BrokenProcessPool:
+                pytest.fail(f"{what}: the interpreter crashed")
+            verdicts[found if found in ("right", "refused") else f"{what}: {found}"] += 1
+    print(verdicts)
+    assert set(verdicts) == {"right", "refused"}
+
+
+@ENVS
+def test_damage(tmp_path, monkeypatch, envs):
+    """A hundred flipped bits and twenty cuts: every read is right or refused."""
+    endure_damage(monkeypatch, tmp_path, envs, 100, random.Random(envs))
+
+
+@pytest.mark.slow
+@ENVS
+def test_more_damage(tmp_path, monkeypatch, envs):
+    """Three thousand flipped bits."""
+    endure_damage(monkeypatch, tmp_path, envs, 3000, random.Random(100 + envs))

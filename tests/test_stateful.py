@@ -1,0 +1,410 @@
+"""Machines that do everything a user may do to a run, in any order, and compare it with the model after each step.
+
+Chunks are made tiny, so that a few rows fill them, and the memory small, so that chunks must be read again. The same
+goes for the chunks of the episode table, and for the blocks in which a replay takes in what has arrived.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from model import ENDED, OPEN, SHAPE, Episode, Options, ReplayModel, Row, RunModel, frames
+
+import archive
+from archive import episodes, layout, priorities, store
+
+FLAGS = st.sampled_from(["", "", "", "", "terminated", "truncated", "both"])
+ROWS = st.sampled_from(["", "", "", "", "", "terminated", "truncated", "both", "last", "first"])
+PRIORITIES = st.sampled_from([0.0, 0.25, 1.0, 3.0, 7.5])
+
+
+def field_values(model: RunModel, env: int) -> dict[str, tuple[list[int], np.ndarray[Any, Any]]]:
+    """Return for each field which rows of an environment are known, and their values."""
+    live = model.live(env)
+    kept = [row for row in live if not row.reverted]
+    known: dict[str, Callable[[Row], Any]] = {
+        "action": lambda row: row.action,
+        "reward": lambda row: row.reward,
+        "terminated": lambda row: row.terminated,
+        "truncated": lambda row: row.truncated,
+        "is_first": lambda row: row.first,
+        "is_last": lambda row: not row.complete,
+        "extra": lambda row: row.extra,
+    }
+    values = {name: ([row.number for row in kept], np.array([value(row) for row in kept])) for name, value in known.items()}
+    return {"observation": ([row.number for row in live], frames([row.observation for row in live])), **values}
+
+
+def check_table(run: archive.Run, model: RunModel) -> None:
+    """Compare lengths, counts and the episode table of a run with the model."""
+    assert run.lengths.tolist() == model.lengths
+    assert (run.num_rows, run.num_steps) == (sum(model.lengths), model.num_steps)
+    assert run.num_episodes == len(model.episodes)
+    table = run.episodes
+    for name, values in model.table().items():
+        assert table[name].tolist() == values, name
+
+
+def check_columns(run: archive.Run, model: RunModel) -> None:
+    """Compare every field of a run with the model."""
+    columns = {name: run[name][:] for name in run.schema.steps}
+    for env in range(model.envs):
+        for name, (numbers, values) in field_values(model, env).items():
+            column = columns[name][:, env] if run.schema.num_envs is not None else columns[name]
+            if numbers:
+                np.testing.assert_array_equal(column[numbers], values, f"{name} of environment {env}")
+            assert not column[model.lengths[env] :].any(), f"{name} of environment {env} behind its end"
+
+
+def check_episode(found: dict[str, Any], episode: Episode) -> None:
+    """Compare `run.episode(k)` with the model."""
+    np.testing.assert_array_equal(found["observation"], frames([row.observation for row in episode.rows]))
+    rows = [row for row in episode.rows if row.complete]
+    for name in ("action", "reward", "terminated", "truncated", "extra"):
+        np.testing.assert_array_equal(found[name], [getattr(row, name) for row in rows], name)
+
+
+class Machine(RuleBasedStateMachine):
+    """One environment. It must be reset after each end."""
+
+    envs, resets_itself = 1, False
+
+    # --- making things
+
+    @initialize(
+        watched=st.sampled_from([False, False, True]),
+        chunk_rows=st.sampled_from([1, 2, 4, 8]),
+        stacked=st.sampled_from([None, None, 1, 3]),
+        arrives=st.sampled_from(["zero", "repeat"]),
+        stack=st.sampled_from([None, 0, 1, 2, 4]),
+        n_step=st.sampled_from([1, 2, 3, 5]),
+        gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+        padding=st.sampled_from([None, "zero", "repeat"]),
+        capacity=st.sampled_from([None, 3, 7, 20, 50]),
+        seed=st.sampled_from([0, 1, (1 << 64) - 1]),
+        sampler=st.builds(
+            archive.Prioritized,
+            alpha=st.sampled_from([0.0, 0.6, 1.0]),
+            beta=st.sampled_from([0.0, 0.4, 1.0]),
+            epsilon=st.sampled_from([0.0, 1e-6, 0.5]),
+            stratified=st.booleans(),
+        ),
+    )
+    def create(
+        self,
+        watched: bool,
+        chunk_rows: int,
+        stacked: int | None,
+        arrives: str,
+        sampler: archive.Prioritized,
+        **options: Any,
+    ) -> None:
+        """Create the run, a uniform and a prioritized replay, and their models.
+
+        Only a `watched` run is read after every step: reading brings chunks into memory, which may hide what is wrong.
+        """
+        self.watched = watched
+        self.folder = Path(tempfile.mkdtemp())
+        self.path, self.reader = self.folder / "run.h5", None
+        self.stacked, self.arrives = stacked, arrives
+        steps = {
+            "observation": archive.Field("uint8", SHAPE, stacked=stacked, padding=arrives if stacked else None),
+            "action": archive.Field("int16"),
+            "extra": archive.Field("float32"),
+        }
+        several = {"num_envs": self.envs, "autoreset": "NextStep"} if self.envs > 1 else {}
+        schema = archive.Schema(steps, **several)
+        self.patches = contextlib.ExitStack()
+        sizes = ((layout, "MAX_ROWS", chunk_rows), (episodes, "CHUNK", 4), (store, "EPISODE_CHUNK", 4), (priorities, "BLOCK", 5))
+        for module, name, value in sizes:
+            self.patches.enter_context(mock.patch.object(module, name, value))
+        self.memory = self.least_memory(schema) + (6_000 if options["capacity"] else 200_000)  # for trees
+        self.run = archive.create(self.path, schema, commit_every=None, memory=self.memory)
+        self.model, self.number = RunModel(self.envs, self.resets_itself), 0
+        self.given_up: list[int] = []
+        self.saved: tuple[int, RunModel, list[ReplayModel]] | None = None  # the newest checkpoint
+        self.make_replays(sampler, options)
+        self.note_commit()
+
+    def least_memory(self, schema: archive.Schema) -> int:
+        """Return the bytes without which a run is refused."""
+        with pytest.raises(archive.MemoryBudgetError) as refusal:
+            archive.create(self.path, schema, memory=0)
+        return int(str(refusal.value).split()[-1])
+
+    def make_replays(self, sampler: archive.Prioritized, options: dict[str, Any]) -> None:
+        if options["capacity"] is not None:
+            options["capacity"] *= self.envs
+        default = self.arrives if self.stacked else "zero"
+        stack = options["stack"] if options["stack"] is not None else self.stacked or 0
+        chosen = Options(**{**options, "stack": stack, "padding": options["padding"] or default})
+        by_priority = {name: getattr(sampler, name) for name in ("alpha", "beta", "epsilon", "stratified")}
+        self.replays = [self.run.replay(**options), self.run.replay(**options, sampler=sampler)]
+        self.models = [ReplayModel(self.model, chosen), ReplayModel(self.model, Options(**{**chosen.__dict__, **by_priority}))]
+
+    def note_commit(self) -> None:
+        """Remember what a kill from now on would leave."""
+        self.committed = self.model.copy()
+        self.states = [replay.state_dict() for replay in self.replays]
+        self.kept = [model.saved() for model in self.models]
+
+    def resume(self, states: list[Any], kept: list[ReplayModel], **changed: Any) -> None:
+        """Make the replays anew from states."""
+        self.replays = [self.run.replay(state=state, **changed) for state in states]
+        self.models = [model.resumed(self.model, **changed) for model in kept]
+
+    def teardown(self) -> None:
+        if hasattr(self, "run"):
+            self.run.close()
+            if self.reader is not None:
+                self.reader.close()
+            self.patches.close()
+            shutil.rmtree(self.folder)
+
+    # --- rows
+
+    def next_number(self) -> int:
+        """A number that no frame has yet; action, reward and extra are made from it too."""
+        self.number += 1
+        return self.number
+
+    def observe(self, envs: range | list[int]) -> Any:
+        """Return the newest observation of these environments as the user would hand it in, stacked where it must be."""
+        size = self.stacked or 1
+        stacks = np.zeros((self.envs, size), np.int64)
+        for env in envs:
+            episode = self.model.of(env)[-1]
+            stacks[env] = episode.stack(len(episode.rows) - 1, size, self.arrives)
+        pixels = frames(stacks) if self.stacked else frames(stacks[:, 0])
+        return pixels if self.envs > 1 else pixels[0]
+
+    @rule(seed=st.sampled_from([None, 7]), chosen=st.none() | st.sets(st.integers(0, 2)))
+    def reset(self, seed: int | None, chosen: set[int] | None) -> None:
+        """Reset all environments, or with a mask some."""
+        mask = None if chosen is None else np.isin(np.arange(self.envs), list(chosen))
+        envs = list(range(self.envs)) if mask is None else np.flatnonzero(mask).tolist()
+        for env in envs:
+            self.model.reset(self.next_number(), env, -1 if seed is None else seed + env)
+        self.run.reset(self.observe(envs), {}, mask=mask, seed=seed)
+
+    @rule(steps=st.lists(st.tuples(FLAGS, FLAGS, FLAGS), min_size=1, max_size=6))
+    def step(self, steps: list[tuple[str, str, str]]) -> None:
+        """Take steps until one is not allowed; that one must be refused."""
+        for kinds in steps:
+            if not self.model.can_step():
+                blank = np.zeros((self.envs,) if self.envs > 1 else ())
+                pixels = np.zeros((*blank.shape, *((self.stacked,) if self.stacked else ()), *SHAPE), np.uint8)
+                with pytest.raises(archive.StateError):
+                    self.run.step(blank.astype(int), pixels, blank, blank.astype(bool), blank.astype(bool), extra=blank)
+                return
+            rows, ids = [], []
+            for env in range(self.envs):
+                number = self.next_number()
+                values = {"action": number % 7, "reward": (number % 17 - 8) / 4, "extra": number / 2}
+                flags = {name: kinds[env] in (name, "both") for name in ("terminated", "truncated")}
+                ids.append(self.model.step(number, env, **values, **flags))
+                rows.append(values | flags)
+            columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+            if self.envs == 1:
+                columns = {name: column[0] for name, column in columns.items()}
+            extra = columns.pop("extra")
+            found = self.run.step(columns.pop("action"), self.observe(range(self.envs)), *columns.values(), {}, extra=extra)
+            assert np.atleast_1d(found).tolist() == ids
+
+    @rule(truncated=st.booleans())
+    def end_episode(self, truncated: bool) -> None:
+        if all(self.model.state(env) == ENDED for env in range(self.envs)):
+            with pytest.raises(archive.StateError):
+                self.run.end_episode(truncated)
+            return
+        self.model.end_episode(truncated)
+        self.run.end_episode(truncated)
+
+    @rule(kinds=st.lists(ROWS, min_size=1, max_size=30), env=st.integers(0, 2))
+    def extend(self, kinds: list[str], env: int) -> None:
+        """Append whole rows; what would contradict the rows before is made an ordinary row."""
+        env %= self.envs
+        rows: list[dict[str, Any]] = []
+        mine = self.model.of(env)
+        waiting = self.model.state(env) == OPEN
+        closed = not mine or mine[-1].has_final or self.model.lengths[env] != mine[-1].rows[-1].number + 1
+        for kind in kinds:
+            number = self.next_number()
+            row = {"observation": number, "action": number % 7, "reward": (number % 17 - 8) / 4, "extra": number / 2}
+            row |= {name: kind in (name, "both") for name in ("terminated", "truncated")}
+            row["is_last"] = kind == "last" and not closed
+            row["is_first"] = kind == "first" or (waiting and not rows)
+            rows.append(row)
+            closed = row["is_last"]
+        columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        found = self.run.extend({**columns, "observation": frames(columns["observation"])}, env)
+        assert found.tolist() == self.model.extend(rows, env)
+
+    # --- what survives
+
+    @rule(sync=st.sampled_from([False, False, False, True]))
+    def commit(self, sync: bool) -> None:
+        self.run.commit(sync=sync)
+        self.note_commit()
+
+    @rule(keep=st.integers(1, 3))
+    def checkpoint(self, keep: int) -> None:
+        states = [replay.state_dict() for replay in self.replays]
+        self.run.checkpoint(keep=keep, number=self.number, replays=states)
+        self.saved = self.number, self.model.copy(), [model.saved() for model in self.models]
+        self.note_commit()
+
+    @rule(grow=st.sampled_from([None, None, 1, 2, 5]), look=st.booleans())
+    def close_and_reopen(self, grow: int | None, look: bool) -> None:
+        """Close and open again; replays go on from their states, perhaps with another capacity."""
+        self.run.close()
+        if look:
+            with archive.open(self.path, memory=self.memory) as run:
+                check_table(run, self.model)
+                check_columns(run, self.model)
+        self.committed = self.model.copy()
+        self.states = [replay.state_dict() for replay in self.replays]
+        self.kept = [model.saved() for model in self.models]
+        self.reopen(grow)
+
+    @rule(grow=st.sampled_from([None, None, 2]))
+    def kill_and_reopen(self, grow: int | None) -> None:
+        """Drop the file as a killed process would; what came after the last commit is gone."""
+        self.run._file.abandon()
+        self.model = self.committed.copy()
+        self.reopen(grow)
+
+    def reopen(self, grow: int | None) -> None:
+        self.run = archive.open(self.path, "a", commit_every=None, memory=self.memory)
+        limited = self.models[0].options.capacity is not None
+        self.resume(self.states, self.kept, **({"capacity": 3 * grow * self.envs} if grow and limited else {}))
+        self.note_commit()
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def resume_from_checkpoint(self) -> None:
+        """Go back to the replays of the newest checkpoint; rows appended since are new to them."""
+        number, _, kept = self.saved
+        last = self.run.last_checkpoint
+        assert last["number"] == number
+        self.resume(last["replays"], kept)
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def rewind(self) -> None:
+        """Give up the rows after the newest checkpoint."""
+        before = {n for env in range(self.envs) for n in self.ids(env)}
+        _, position, kept = self.saved
+        last, old = self.run.last_checkpoint, self.replays[0]
+        self.run.rewind(last)
+        with pytest.raises(archive.StateError):
+            old.sample(1)
+        self.model.rewind(position)
+        self.given_up += sorted(before.difference(*(self.ids(env) for env in range(self.envs))))
+        self.resume(last["replays"], kept)
+        self.note_commit()
+
+    # --- reading beside the writer
+
+    @rule(keep=st.booleans())
+    def read(self, keep: bool) -> None:
+        """Open the file beside the writer, or look again: a reader sees what was committed."""
+        if self.reader is None:
+            self.reader = archive.open(self.path, memory=self.memory)
+        self.reader.refresh()
+        check_table(self.reader, self.committed)
+        check_columns(self.reader, self.committed)
+        last = self.reader.last_checkpoint
+        assert (last["number"] if last else None) == (self.saved[0] if self.saved else None)
+        if not keep:
+            self.reader.close()
+            self.reader = None
+
+    # --- sampling
+
+    def ids(self, env: int) -> list[int]:
+        """Ids of an environment's transitions."""
+        return [env << 32 | row.number for row in self.model.live(env) if row.complete]
+
+    @rule(which=st.integers(0, 1), count=st.integers(1, 9), beta=st.sampled_from([None, 0.7]), rows=st.booleans())
+    def draw(self, which: int, count: int, beta: float | None, rows: bool) -> None:
+        """Draw a batch, with its rows or without."""
+        replay, model = self.replays[which], self.models[which]
+        drawable = model.starts() if which == 0 else [1 for *_, leaf in model.leaves() if leaf > 0]
+        if not drawable:
+            with pytest.raises(archive.NotEnoughData):
+                replay.sample(count)
+            return
+        if not rows:
+            model.check_draw(*replay.draw(count, beta=beta), beta)
+            return
+        batch = replay.sample(count, beta=beta)
+        model.check_draw(batch.index, batch.weight, beta)
+        model.check_batch(batch)
+
+    @rule(places=st.lists(st.tuples(st.integers(0, 10**6), PRIORITIES), min_size=1, max_size=8))
+    def update_priorities(self, places: list[tuple[int, float]]) -> None:
+        """Set priorities of any transitions: valid or not, within the capacity or not, given up or not."""
+        known = [n for env in range(self.envs) for n in self.ids(env)] + self.given_up
+        if known:
+            index = [known[place % len(known)] for place, _ in places]
+            priority = [value for _, value in places]
+            self.replays[1].update_priorities(np.array(index), np.array(priority))
+            self.models[1].update(index, priority)
+            assert self.replays[1].ignored_updates == self.models[1].ignored
+
+    @rule(which=st.integers(0, 1))
+    def gather(self, which: int) -> None:
+        """Read every valid start, those that left the capacity too, and every episode; no other id can be gathered."""
+        replay, model = self.replays[which], self.models[which]
+        whole = replace(model, options=replace(model.options, capacity=None))
+        starts = whole.starts()
+        batch = replay.gather(np.array(starts, np.int64))
+        assert batch.index.tolist() == starts
+        model.check_batch(batch)
+        for env in range(self.envs):
+            for number in {env << 32 | row for row in range(self.model.lengths[env] + 1)} - set(starts):
+                with pytest.raises(archive.IndexRangeError):
+                    replay.gather([number])
+        for k, episode in enumerate(self.model.episodes):
+            check_episode(self.run.episode(k), episode)
+
+    # --- after every step
+
+    @invariant()
+    def agrees(self) -> None:
+        if hasattr(self, "run"):
+            check_table(self.run, self.model)
+            if self.watched:
+                check_columns(self.run, self.model)
+            for replay, model in zip(self.replays, self.models, strict=True):
+                assert len(replay) == len(model.starts())
+
+
+class VectorMachine(Machine):
+    """Three environments that reset themselves in the step after their end."""
+
+    envs, resets_itself = 3, True
+
+
+@pytest.mark.parametrize("machine", [Machine, VectorMachine])
+def test_everything_agrees_with_the_model(machine: type[Machine]) -> None:
+    run_state_machine_as_test(machine, settings=settings.get_profile("quick"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [Machine, VectorMachine])
+def test_everything_agrees_with_the_model_for_long(machine: type[Machine]) -> None:
+    run_state_machine_as_test(machine, settings=settings.get_profile("thorough"))
