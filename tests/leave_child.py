@@ -32,12 +32,12 @@ DEADLOCK = 60  # seconds after which a process says where it hangs and ends
 
 
 class Recorder:
-    """A run whose rows are known by their number, and a list of what has been committed."""
+    """A run, new or old, whose rows are known by their number, and a list of what has been committed."""
 
     def __init__(self, path):
         self.path = path
         self.list = os.open(path.with_suffix(".committed"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self.run = archive.create(path, schema(0), commit_every=None)
+        self.reopen()
 
     def append(self, count=1):
         for _ in range(count):
@@ -63,7 +63,7 @@ class Recorder:
         self.note(rows)
 
     def reopen(self):
-        self.run = archive.open(self.path, "a", commit_every=None)
+        self.run = archive.open(self.path, "a", schema(0), commit_every=None)
 
     def started(self):
         """Record some committed rows and some that are not."""

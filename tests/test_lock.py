@@ -17,9 +17,7 @@ import archive
 
 WRITER = """
 import sys, archive, leave_child
-recorder = leave_child.Recorder.__new__(leave_child.Recorder)
-recorder.path = leave_child.Path(sys.argv[1])
-recorder.reopen()
+recorder = leave_child.Recorder(leave_child.Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -34,12 +32,10 @@ except archive.LockedError as error:
 
 RACER = """
 import sys, archive, leave_child
-recorder = leave_child.Recorder.__new__(leave_child.Recorder)
-recorder.path = leave_child.Path(sys.argv[1])
 for _ in range(15):
     while True:
         try:
-            recorder.reopen()
+            recorder = leave_child.Recorder(leave_child.Path(sys.argv[1]))
             break
         except archive.LockedError:
             pass

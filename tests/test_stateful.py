@@ -86,6 +86,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         watched=st.sampled_from([False, False, True]),
         chunk_rows=st.sampled_from([1, 2, 4, 8]),
+        chunk_episodes=st.sampled_from([1, 4]),
         stacked=st.sampled_from([None, None, 1, 3]),
         arrives=st.sampled_from(["zero", "repeat"]),
         stack=st.sampled_from([None, 0, 1, 2, 4]),
@@ -106,6 +107,7 @@ class Machine(RuleBasedStateMachine):
         self,
         watched: bool,
         chunk_rows: int,
+        chunk_episodes: int,
         stacked: int | None,
         arrives: str,
         sampler: archive.Prioritized,
@@ -127,8 +129,9 @@ class Machine(RuleBasedStateMachine):
         several = {"num_envs": self.envs, "autoreset": "NextStep"} if self.envs > 1 else {}
         schema = archive.Schema(steps, **several)
         self.patches = contextlib.ExitStack()
-        sizes = ((layout, "MAX_ROWS", chunk_rows), (episodes, "CHUNK", 4), (store, "EPISODE_CHUNK", 4), (priorities, "BLOCK", 5))
-        for module, name, value in sizes:
+        sizes = {(layout, "MAX_ROWS"): chunk_rows, (priorities, "BLOCK"): 5}
+        sizes |= {(episodes, "CHUNK"): chunk_episodes, (store, "EPISODE_CHUNK"): chunk_episodes}
+        for (module, name), value in sizes.items():
             self.patches.enter_context(mock.patch.object(module, name, value))
         self.memory = self.least_memory(schema) + (6_000 if options["capacity"] else 200_000)  # for trees
         self.run = archive.create(self.path, schema, commit_every=None, memory=self.memory)
