@@ -114,12 +114,19 @@ def register(writer: Writer) -> None:
 def unregister(writer: Writer) -> None:
     """Forget a writer that has been closed or abandoned."""
     writers.pop(id(writer), None)
+    settle_interrupts()
+
+
+def settle_interrupts() -> None:
+    """Stand before the handler of SIGINT only while there are writers."""
     if not writers:
         interrupts.remove()
 
 
 def leave() -> None:
     """Close what is open when the interpreter ends; the lock is kept, so that daemon threads stop here."""
+    if writers and threading.get_ident() == MAIN:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nobody is left to handle it
     lock.acquire()
     for writer in list(writers.values()):
         if writer.broken is None:

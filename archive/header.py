@@ -9,7 +9,7 @@ from typing import Any
 from . import disk
 from .block import Block
 from .chunk import Trailer
-from .errors import NotARunError, VersionError
+from .errors import NotARunError, SchemaError, VersionError
 from .layout import FORMAT, FORMAT_VERSION
 from .record import Region
 from .schema import Schema
@@ -57,7 +57,10 @@ class Header:
         version = values.get("format_version")
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise VersionError(f"{path}: format version {version}; this package reads up to {FORMAT_VERSION}")
-        schema = Schema.from_json(values["schema"])
+        try:
+            schema = Schema.from_json(values["schema"])
+        except SchemaError as error:
+            raise SchemaError(f"{path}: {error}") from error
         offset, room = values["records"]
         return cls(values["run_id"], schema, values["rows"], Region(int(offset, 16), room))
 

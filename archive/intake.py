@@ -35,6 +35,7 @@ class Intake:
 
     def group(self, fields: Mapping[str, Field], value: Any, rows: int | None = None) -> dict[str, Array]:
         """Return every field of an observation or action that may be nested."""
+        check_parts(value, [name.split("/")[1:] for name in fields], next(iter(fields)).split("/")[0])
         return {name: self.one(name, part(name, value), rows) for name in fields}
 
     def step(self, values: Mapping[str, Any], info: Any, extras: Mapping[str, Any]) -> dict[str, Array]:
@@ -127,6 +128,26 @@ class Intake:
 def same(a: Array, b: Array) -> bool:
     """Tell whether two arrays hold the same values; NaN equals NaN."""
     return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+
+
+def check_parts(value: Any, paths: list[list[str]], name: str) -> None:
+    """Refuse keys of a nested value that no field has."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            rest = [path[1:] for path in paths if path[:1] == [key]]
+            if not rest:
+                raise UnknownFieldError(f"field {f'{name}/{key}'!r} is not in the schema")
+            check_parts(inner, rest, f"{name}/{key}")
+
+
+def seeds_of(seed: Any, envs: int) -> Array:
+    """Return one seed per environment, -1 for none; Gymnasium seeds environment i with seed + i."""
+    if seed is None:
+        return np.full(envs, -1, np.int64)
+    seeds = as_array("seed", seed)
+    if seeds.dtype.kind not in "iu" or seeds.shape not in ((), (envs,)):
+        raise FieldError(f"seed {seed!r}: expected an integer, or one for each of {envs} environments")
+    return np.asarray(seeds + np.arange(envs) if seeds.ndim == 0 else seeds, np.int64)
 
 
 def part(name: str, value: Any) -> Any:

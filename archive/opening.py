@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 from . import disk
 from ._file import ReadView
 from .budget import parse_bytes
-from .errors import ExistingRunError, FieldError, MissingRunError, NotARunError, SchemaError
+from .errors import ExistingRunError, FieldError, FieldTypeError, MissingRunError, NotARunError, SchemaError
+from .guard import interrupts, lock, settle_interrupts
 from .header import Header
 from .lock import WriterLock
 from .rows import Rows
@@ -46,13 +48,12 @@ def create(
     """
     if compression != "gzip":
         raise SchemaError(f"compression {compression!r}: this version writes 'gzip'")
-    schema = env_or_schema if isinstance(env_or_schema, Schema) else Schema.from_env(env_or_schema)
-    schema = schema.with_options(num_envs, autoreset)
+    schema = schema_of(env_or_schema).with_options(num_envs, autoreset)
     target, budget = Path(path), parse_bytes(memory)
     texts = {
         "environment": dict(schema.environment),
-        "metadata": dict(metadata or {}),
-        "options": {"commit_every": commit_every},
+        "metadata": checked_json(metadata or {}),
+        "options": {"commit_every": checked_seconds(commit_every)},
         "provenance": {
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "python": platform.python_version(),
@@ -60,6 +61,11 @@ def create(
     }
     if not target.parent.is_dir():
         raise MissingRunError(f"{target.parent}: no such folder")
+    return uninterrupted(lambda: create_writer(target, schema, texts, commit_every, budget))
+
+
+def create_writer(target: Path, schema: Schema, texts: dict[str, Any], commit_every: float | None, budget: int) -> Run:
+    """Create a run under a name of its own and give it its name once it is whole."""
     held = WriterLock(target)
     partial = target.with_name(target.name + ".partial")
     store = writer = None
@@ -118,11 +124,10 @@ def open(  # noqa: A001 - the name is part of the public contract
         )
     if mode == "r":
         return open_reader(target, budget)
-    wanted = None
-    if env_or_schema is not None:
-        wanted = env_or_schema if isinstance(env_or_schema, Schema) else Schema.from_env(env_or_schema)
-        wanted = wanted.with_options(num_envs, autoreset)
-    return open_writer(target, budget, commit_every, wanted, metadata)
+    wanted = None if env_or_schema is None else schema_of(env_or_schema).with_options(num_envs, autoreset)
+    every = UNSET if commit_every is UNSET else checked_seconds(commit_every)
+    texts = None if metadata is None else checked_json(metadata)
+    return uninterrupted(lambda: open_writer(target, budget, every, wanted, texts))
 
 
 def open_reader(target: Path, budget: int) -> Run:
@@ -163,6 +168,47 @@ def open_writer(
         let_go(writer, store, held)
         raise
     return Run(target, header, writer, texts)
+
+
+def uninterrupted(make: Callable[[], Run]) -> Run:
+    """Call `make` with forks and Ctrl-C held back; a run that Ctrl-C came for is closed before that is raised."""
+    interrupts.install()
+    try:
+        with interrupts, lock:
+            run = make()
+            if interrupts.pending:
+                run.close()
+            return run
+    finally:
+        settle_interrupts()
+
+
+def schema_of(env_or_schema: Any) -> Schema:
+    """Return the schema that was given, or that of an environment."""
+    if isinstance(env_or_schema, Schema):
+        return env_or_schema
+    if not hasattr(env_or_schema, "observation_space") or not hasattr(env_or_schema, "action_space"):
+        raise FieldTypeError(f"expected a Gymnasium environment or a Schema, found {type(env_or_schema).__name__}")
+    return Schema.from_env(env_or_schema)
+
+
+def checked_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata if JSON can hold it as it is."""
+    try:
+        text = json.dumps(dict(values))
+    except (TypeError, ValueError) as error:
+        raise FieldTypeError(f"metadata cannot be written as JSON: {error}") from error
+    if any(not isinstance(key, str) for key in values):
+        raise FieldTypeError("metadata: keys must be str")
+    result: dict[str, Any] = json.loads(text)
+    return result
+
+
+def checked_seconds(commit_every: Any) -> float | None:
+    """Return an interval in seconds, or None."""
+    if commit_every is None or (isinstance(commit_every, (int, float)) and commit_every >= 0):
+        return commit_every
+    raise FieldError(f"commit_every {commit_every!r}: expected seconds >= 0, or None")
 
 
 def agree(header: Header, wanted: Schema | None, target: Path) -> Header:

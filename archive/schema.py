@@ -63,10 +63,13 @@ class Field:
         compression: str | None = None,
         description: str = "",
     ) -> None:
-        kind = np.dtype(dtype)
+        try:
+            kind = np.dtype(dtype)
+            shape = tuple(int(n) for n in shape)
+        except (TypeError, ValueError) as error:
+            raise SchemaError(f"dtype {dtype!r}, shape {shape!r}: {error}") from error
         if kind.kind not in "biufc" or kind.itemsize > 16 or kind == np.dtype("longdouble"):
             raise SchemaError(f"dtype {kind} cannot be stored; bool, integers, floats and complex numbers can")
-        shape = tuple(int(n) for n in shape)
         if any(n < 1 for n in shape):
             raise SchemaError(f"shape {shape}: every axis needs at least one element")
         if padding not in (None, "zero", "repeat"):
@@ -166,8 +169,12 @@ class Schema:
 
     def __post_init__(self) -> None:
         given = dict(self.steps)
-        for name in given:
+        for name, value in given.items():
             check_name(name)
+            if not isinstance(value, Field):
+                raise SchemaError(f"field {name!r}: expected an archive.Field, found {value!r}")
+            if any(other.startswith(f"{name}/") for other in given):
+                raise SchemaError(f"field {name!r} cannot have a value and parts")
         for flag in FLAGS:
             if given.pop(flag, Field("bool")) != Field("bool"):
                 raise SchemaError(f"field {flag!r} is a bool without shape")
@@ -201,6 +208,8 @@ class Schema:
 
     def with_options(self, num_envs: int | None, autoreset: str | None) -> Schema:
         """Return the schema with another number of environments or reset mode where given."""
+        if num_envs is not None and (not isinstance(num_envs, int) or isinstance(num_envs, bool)):
+            raise SchemaError(f"num_envs {num_envs!r}: expected an integer")
         if num_envs is not None and self.num_envs is not None and num_envs != self.num_envs:
             raise SchemaError(f"num_envs {num_envs} given, but the environment has {self.num_envs}")
         return replace(self, num_envs=num_envs or self.num_envs, autoreset=autoreset or self.autoreset)
@@ -248,6 +257,6 @@ class Schema:
 
 def check_name(name: str) -> None:
     """Refuse names that cannot be a path below /steps."""
-    parts = name.split("/")
+    parts = name.split("/") if isinstance(name, str) else [""]
     if not all(part and part.isprintable() and part not in (".", "..") for part in parts) or len(name) > 200:
         raise SchemaError(f"field name {name!r}: expected printable text, parts separated by single slashes")

@@ -243,6 +243,7 @@ class Store:
         with quiet:
             self.datasets.clear()
             self.handle.close()
+            self.handle = None
 
     def abandon(self) -> None:
         """Drop the file as it is on the disk."""
@@ -253,6 +254,7 @@ class Store:
             with contextlib.suppress(RuntimeError, OSError, ValueError):
                 if self.handle is not None:
                     self.handle.close()
+            self.handle = None  # its identifiers must go inside `quiet`
             self.file.release()
 
 

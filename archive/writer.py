@@ -19,8 +19,8 @@ from .chunk import encode
 from .column import Column
 from .commit import Commits
 from .errors import StateError
-from .guard import quiet, register, unregister
-from .intake import Intake
+from .guard import interrupts, quiet, register, unregister
+from .intake import Intake, seeds_of
 from .lock import WriterLock
 from .record import BETWEEN, ENDED, OPEN, Record
 from .rewind import Rewind
@@ -65,8 +65,7 @@ class Writer:
         values = self.intake.group(self.intake.observations, observation)
         env = self.everyone if mask is None else np.flatnonzero(mask)
         frames = self.intake.frames({k: v[env] for k, v in values.items()}, np.ones(len(env), np.bool_))
-        seeds = np.full(self.schema.envs, -1) if seed is None else np.asarray(seed, np.int64)
-        seeds = seeds + self.everyone if seeds.ndim == 0 else seeds  # Gymnasium seeds environment i with seed + i
+        seeds = seeds_of(seed, self.schema.envs)
         with self.change:
             self.append_observations(env, frames, env)
             for e in env.tolist():
@@ -265,35 +264,39 @@ class Writer:
 
     def close(self) -> None:
         """Commit, move the tail into the fields, close; a broken writer is abandoned."""
-        if self.closed or self.broken is not None:
-            self.abandon()
-            return
-        try:
-            with self.change, quiet:
-                self.commits.write(sync=False)
-                self.store.set_rows(int(self.rows.rows.max()))  # first: a chunk at the edge makes nothing longer
-                self.write_open_chunks()
-                self.store.write_totals(self.rows.steps, self.rows.episodes.count, True)
-                self.commits.write(sync=False, in_fields=True)
-                self.store.close_handle()
-                self.store.check()
-                if self.store.file.held_blocks:
-                    self.commits.seal(False, self.commits.slots, None, True)
-                self.store.trim()
-        finally:
-            self.abandon()
+        with interrupts:
+            try:
+                if not self.closed and self.broken is None:
+                    self.finish()
+            finally:
+                self.abandon()
+
+    def finish(self) -> None:
+        """Leave a file that needs no tail to be read."""
+        with self.change, quiet:
+            self.commits.write(sync=False)
+            self.store.set_rows(int(self.rows.rows.max()))  # first: a chunk at the edge makes nothing longer
+            self.write_open_chunks()
+            self.store.write_totals(self.rows.steps, self.rows.episodes.count, True)
+            self.commits.write(sync=False, in_fields=True)
+            self.store.close_handle()
+            self.store.check()
+            if self.store.file.held_blocks:
+                self.commits.seal(False, self.commits.slots, None, True)
+            self.store.trim()
 
     def abandon(self) -> None:
         """Let go of the file as it is on the disk; after a fork the lock stays with the parent."""
-        if self.closed:
-            return
-        self.closed = True
-        self.store.abandon()
-        unregister(self)
-        if self.owner == os.getpid():
-            self.lock.release()
-        else:
-            self.lock.forget()
+        with interrupts:
+            if self.closed:
+                return
+            self.closed = True
+            self.store.abandon()
+            unregister(self)
+            if self.owner == os.getpid():
+                self.lock.release()
+            else:
+                self.lock.forget()
 
     def require_usable(self) -> None:
         """Raise StateError if the writer was closed or is broken."""
