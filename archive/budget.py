@@ -37,6 +37,6 @@ def parse_bytes(memory: int | str) -> int:
             return int(float(number) * units[unit])
         except (ValueError, KeyError):
             raise MemoryBudgetError(f"memory {memory!r}: expected bytes, or text such as '1 GiB'") from None
-    if not isinstance(memory, (int, float)) or memory < 0:
+    if not isinstance(memory, (int, float)):
         raise MemoryBudgetError(f"memory {memory!r}: expected bytes, or text such as '1 GiB'")
     return int(memory)

@@ -169,8 +169,9 @@ class Schema:
 
     def __post_init__(self) -> None:
         given = dict(self.steps)
-        for name, value in given.items():
+        for name in given:
             check_name(name)
+        for name, value in given.items():
             if not isinstance(value, Field):
                 raise SchemaError(f"field {name!r}: expected an archive.Field, found {value!r}")
             if any(other.startswith(f"{name}/") for other in given):

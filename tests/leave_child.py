@@ -277,6 +277,22 @@ def samples_in_threads(path):
 # --- Ctrl-C
 
 
+CTRL_C = {signal.SIGINT}
+
+
+def interrupts(action):
+    """Do something while Ctrl-C may arrive, and tell whether it did; the rest of the test runs undisturbed."""
+    try:
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, CTRL_C)
+            action()
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, CTRL_C)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
 def interrupted(path, again):
     """Do `again(recorder)` while Ctrl-C arrives at random moments; afterwards go on or reopen."""
     recorder = Recorder(path).started()
@@ -288,25 +304,16 @@ def interrupted(path, again):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.005)
 
+    signal.pthread_sigmask(signal.SIG_BLOCK, CTRL_C)  # for the new thread as well
     presser = in_thread(press)
     while came < 10:
-        try:
-            again(recorder)
-        except KeyboardInterrupt:
-            came += 1
-        except archive.StateError:  # closed, or broken: both may be closed and opened again
-            with contextlib.suppress(KeyboardInterrupt):
-                recorder.run.close()
-                recorder.reopen()
+        came += interrupts(lambda: again(recorder))
+        if not usable(recorder.run):
+            recorder.run.close()
+            recorder.reopen()
     stop.set()
-    while presser.is_alive():
-        with contextlib.suppress(KeyboardInterrupt):
-            presser.join()
-    with contextlib.suppress(KeyboardInterrupt):
-        time.sleep(0.01)
-    if not usable(recorder.run):
-        recorder.run.close()
-        recorder.reopen()
+    presser.join()
+    interrupts(lambda: time.sleep(0.01))
     recorder.append(10)
     recorder.close()
 

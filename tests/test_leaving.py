@@ -32,6 +32,7 @@ def play(scenario, folder, tries=TRIES, **options):
     command = [sys.executable, str(script), scenario, str(folder), str(tries)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, **options)
     assert "Fatal Python error" not in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
     assert done.returncode == 0, done.stderr
     return [int(code) for code in done.stdout.split()], done.stderr
 
