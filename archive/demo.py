@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import queue
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -96,7 +99,7 @@ class Show:
         self.listener = Listener(str(folder / "rows") if os.name == "posix" else None, authkey=KEY)
         self.safe = [0] * ENVS
         self.kill_at = random.uniform(0.3, 0.8) * rows
-        self.killed_at = self.lost = self.recorder_memory = 0
+        self.done = self.killed_at = self.lost = self.recorder_memory = 0
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
         )
@@ -134,20 +137,19 @@ class Show:
 
     def take_in(self, stream: Connection, recorder: subprocess.Popen[bytes], task: Any, kill: bool) -> int:
         """Pass events on to the reference; with `kill` end the recorder on the way."""
+        events: queue.Queue[Any] = queue.Queue(maxsize=500)  # the recorder goes on while the reference learns
+        threading.Thread(target=drain, args=(stream, events), daemon=True).start()
         steps = 0
-        while True:
-            try:
-                event = stream.recv()
-            except (EOFError, ConnectionError, OSError):
-                return steps
+        while (event := events.get()) is not None:
             steps += event[0] == "step"
             self.on_event(event)
-            done = sum(self.reference.lengths) + ENVS * sum(e[0] == "step" for e in self.reference.pending)
-            self.progress.update(task, completed=min(done, self.rows))
-            if kill and done >= self.kill_at:
+            self.done += ENVS * (event[0] == "step")
+            self.progress.update(task, completed=min(self.done, self.rows))
+            if kill and self.done >= self.kill_at:
                 time.sleep(random.uniform(0, 0.05))
                 recorder.kill()
-                self.killed_at, kill = done, False
+                self.killed_at, kill = self.done, False
+        return steps
 
     def on_event(self, event: Any) -> None:
         """Take in one message of the recorder."""
@@ -156,6 +158,7 @@ class Show:
             if not self.reference.started:
                 self.reference.start(archive.open(self.path).schema)
             self.reference.resume(*values)
+            self.done = sum(self.reference.lengths)
         elif kind == "safe":
             self.safe = values[0]
             self.reference.settle(max(e[1] for e in self.reference.pending if e[0] == "checkpoint"))
@@ -204,6 +207,22 @@ class Show:
         return same and not differing and not self.lost and transitions >= self.rows
 
 
+def drain(stream: Connection, events: queue.Queue[Any]) -> None:
+    """Pass on what the recorder sends, and None at its end."""
+    try:
+        while True:
+            events.put(stream.recv())
+    except (EOFError, OSError):
+        events.put(None)
+
+
+def info_command(path: Path) -> str:
+    """Return the command that shows a file, as it can be typed here."""
+    if shutil.which("rl-archive"):
+        return f"rl-archive info {path}"
+    return f"{os.path.relpath(sys.executable)} -m archive info {path}"
+
+
 def count_differences(run: archive.Run, other: archive.Run) -> int:
     """Return in how many rows two runs differ, counting rows that only one has."""
     if run.lengths.tolist() != other.lengths.tolist():
@@ -240,7 +259,7 @@ def main(context: click.Context, path: Path, rows: int) -> None:
         show.reference.run.close()
         show.listener.close()
     console.print(f"{rows / seconds:,.0f} rows a second with the game, sampling and the reference beside it")
-    console.print(f"look into it: rl-archive info {path}")
+    console.print(f"look into it: {info_command(path)}")
     sys.exit(0 if good else 1)
 
 

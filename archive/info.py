@@ -79,16 +79,16 @@ def show(values: dict[str, Any], console: Console) -> None:
     for name, text in facts_of(values):
         facts.add_row(name, printable(text))
     console.print(facts)
-    table = Table(title="fields", title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("field", "dtype", "shape", "codec", "rows/chunk", "chunks", "stored", "ratio"):
+    table = Table(title="fields", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("field", "dtype", "shape", "codec", "rows", "chunks", "stored", "ratio"):
         left = heading in ("field", "dtype", "shape", "codec")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
     for f in values["fields"]:
         shape = "x".join(map(str, f["shape"])) or "-"
         stack = f" (x{f['stacked']})" if f["stacked"] else ""
         ratio = "-" if f["ratio"] is None else f"{f['ratio']:.1f}"
         numbers = (str(f["chunk_rows"]), f"{f['chunks']:,}", size(f["stored_bytes"]), ratio)
-        table.add_row(printable(f["name"]), f["dtype"], shape + stack, f["codec"], *numbers)
+        table.add_row(printable(f["name"]), f["dtype"], shape + stack, f["codec"].removeprefix("shuffle+"), *numbers)
     console.print(table)
     if values["checkpoints"]:
         table = Table("checkpoint", "rows", "values", title="checkpoints", title_justify="left", box=SIMPLE_HEAD)

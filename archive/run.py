@@ -265,11 +265,10 @@ class Run:
     def checkpoints(self) -> list[Checkpoint]:
         """Return every checkpoint that is whole, newest first."""
         with lock:
-            size = self.path.stat().st_size
             if isinstance(self._file, Source):
-                return every(self._file.view.read_at, size, self._file.record.slots if self._file.record else ())
+                return self._file.checkpoints()
             writer = self._writer()
-            return every(writer.store.file.read_at, size, writer.commits.slots)
+            return every(writer.store.file.read_at, self.path.stat().st_size, writer.commits.slots)
 
     def chunk_rows(self, field: str) -> int:
         """Return how many rows a chunk of a field has."""

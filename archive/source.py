@@ -6,10 +6,12 @@ import os
 from typing import Any
 
 from ._file import ReadView
+from .checkpoint import Checkpoint, every
+from .errors import DamagedError, StateError
 from .header import Header
 from .record import Record
 from .rows import Rows
-from .snapshot import ATTEMPTS, read_record, take
+from .snapshot import ATTEMPTS, read_record, settle, take
 
 
 class Source:
@@ -18,27 +20,55 @@ class Source:
     def __init__(self, fd: int, header: Header, path: str, memory: int) -> None:
         self.fd, self.header, self.path = fd, header, path
         self.view = ReadView(fd)
-        self.rows = Rows(header, path, self.view.read_at, memory)
+        self.rows = Rows(header, path, self.read, memory)
         self.record: Record | None = None
         self.texts: dict[str, Any] = {}
         self.refresh()
 
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the file as the newest snapshot has them."""
+        self.require_open()
+        return self.view.read_at(offset, size)
+
     def refresh(self) -> None:
-        """Take the newest snapshot together with the tail that its record names."""
+        """Take the newest snapshot together with the rows that its record says are not in full chunks."""
+        self.require_open()
         for _ in range(ATTEMPTS):
-            if (
-                self.record is not None
-                and read_record(self.fd, self.header, self.path)[0].sequence == self.record.sequence
-            ):
+            if self.record is not None and not self.moved(self.record):
                 return
             snapshot = take(self.fd, self.header, self.view, self.path)
+            self.record = None  # what follows is whole or done again
             self.rows.restore(snapshot)
-            whole = self.rows.restore_open(snapshot.record)
-            moved = read_record(self.fd, self.header, self.path)[0].sequence != snapshot.record.sequence
-            if whole or not moved:  # a tail that fails although no writer moved on is damaged
-                self.rows.need_tail(whole)
-                self.record, self.texts = snapshot.record, snapshot.texts
-                return
+            try:
+                self.rows.need_tail(self.rows.restore_open(snapshot.record))
+            except DamagedError:
+                if self.moved(snapshot.record):
+                    continue  # a writer has gone on and reused what was read
+                raise
+            self.record, self.texts = snapshot.record, snapshot.texts
+            return
+
+    def moved(self, record: Record) -> bool:
+        """Tell whether a writer has committed since a record."""
+        return read_record(self.fd, self.header, self.path)[0].sequence != record.sequence
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints of the newest commit, which may be newer than the rows: slots are written over."""
+        self.require_open()
+        view = ReadView(self.fd)
+        for _ in range(ATTEMPTS):
+            record = settle(self.fd, self.header, view, self.path)
+            try:
+                return every(view.read_at, os.fstat(self.fd).st_size, record.slots)
+            except DamagedError:
+                if not self.moved(record):
+                    raise
+        return []
+
+    def require_open(self) -> None:
+        """Raise StateError if the source was closed."""
+        if self.fd < 0:
+            raise StateError(f"{self.path}: the run is closed")
 
     def close(self) -> None:
         """Close the descriptor."""
