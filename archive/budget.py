@@ -17,7 +17,7 @@ def slots_for(header: Header, memory: int) -> dict[str, int]:
     size = {name: header.rows[name] * header.row_bytes(name) for name in header.fields}
     floor = sum(floors[name] * size[name] for name in header.fields)
     if memory < floor:
-        raise MemoryBudgetError(f"{max(memory, 0)} bytes of memory for decoded chunks: this run needs at least {floor}")
+        raise MemoryBudgetError(f"memory {memory} bytes: this run needs at least {floor} for decoded chunks")
     rows = (memory - floor) // sum(header.row_bytes(name) for name in header.fields)
     return {name: floors[name] + rows // header.rows[name] for name in header.fields}
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import payload
-from .errors import StateError, WriteError
+from .errors import FieldError, FieldTypeError, WriteError
 from .record import MAX_SLOTS, Record, Slot
 from .rows import Rows, tail_position
 from .store import Store
@@ -125,7 +125,8 @@ class Commits:
         slots = list(self.slots) + [Slot()] * (max(keep, 2) - len(self.slots))
         oldest = min(range(len(slots)), key=lambda k: slots[k].id)
         slots[oldest] = self.store.write_payload(oldest, slots[oldest], self.latest + 1, data)
-        self.write(sync, tuple(slots))
+        forgotten = self.latest + 1 - max(keep, 2)  # two at least: should the newest one be damaged
+        self.write(sync, tuple(replace(s, id=0) if s.id <= forgotten else s for s in slots))
 
     @property
     def latest(self) -> int:
@@ -139,9 +140,12 @@ class Commits:
 
     def check_values(self, values: Mapping[str, Any], keep: int) -> None:
         """Refuse values that cannot be stored before anything is written."""
-        if not 1 <= keep <= MAX_SLOTS:
-            raise StateError(f"keep {keep}: expected 1 to {MAX_SLOTS}")
-        payload.describe("", dict(values), [])
+        if not isinstance(keep, int) or not 1 <= keep <= MAX_SLOTS:
+            raise FieldError(f"keep {keep!r}: expected 1 to {MAX_SLOTS}")
+        try:
+            payload.describe("", dict(values), [])
+        except RecursionError as error:
+            raise FieldTypeError("checkpoint values are nested too deeply, or contain themselves") from error
 
     def position(self) -> dict[str, Any]:
         """Return what a rewind needs to know: rows, states, and how far the latest episodes had come."""
@@ -149,4 +153,10 @@ class Commits:
         begun = episodes.current >= 0
         last = np.maximum(episodes.current, 0)
         column = {k: np.where(begun, episodes.columns[k][last], 0) for k in ("length", "return", "final")}
-        return {"rows": self.rows.rows, "states": self.rows.states, "episodes": episodes.count, **column}
+        return {
+            "run_id": self.header.run_id,
+            "rows": self.rows.rows,
+            "states": self.rows.states,
+            "episodes": episodes.count,
+            **column,
+        }

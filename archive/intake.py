@@ -147,7 +147,9 @@ def seeds_of(seed: Any, envs: int) -> Array:
     seeds = as_array("seed", seed)
     if seeds.dtype.kind not in "iu" or seeds.shape not in ((), (envs,)):
         raise FieldError(f"seed {seed!r}: expected an integer, or one for each of {envs} environments")
-    return np.asarray(seeds + np.arange(envs) if seeds.ndim == 0 else seeds, np.int64)
+    if seeds.size and int(seeds.max()) >= 1 << 62:
+        raise FieldError(f"seed {seed!r}: expected less than 2^62")
+    return np.asarray(seeds.astype(np.int64) + (np.arange(envs) if seeds.ndim == 0 else 0), np.int64)
 
 
 def part(name: str, value: Any) -> Any:

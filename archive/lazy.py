@@ -17,6 +17,9 @@ class Lengths(Protocol):
 
     rows: Array
 
+    def require_open(self) -> None:
+        """Raise StateError if the run was closed."""
+
 
 class LazyColumn:
     """A field as an array that reads when it is indexed: (rows, *shape), or (rows, environments, *shape)."""
@@ -43,25 +46,28 @@ class LazyColumn:
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Array:
-        """Read rows (and environments), each index by itself; rows past an environment's end are zeros."""
+        """Index as numpy does; rows past an environment's end are zeros."""
         key = key if isinstance(key, tuple) else (key,)
         if any(k is Ellipsis for k in key):
             at = next(i for i, k in enumerate(key) if k is Ellipsis)
             key = key[:at] + (slice(None),) * (len(self.shape) - len(key) + 1) + key[at + 1 :]
-        rows = np.asarray(np.arange(len(self))[key[0]])
-        envs = np.arange(self._column.envs)[key[1] if len(key) > 1 else slice(None)] if self._axis else 0
+        row_key, env_key = key[0] if key else slice(None), key[1] if self._axis and len(key) > 1 else slice(None)
+        rows = np.asarray(np.arange(len(self))[row_key])
+        envs = np.asarray(np.arange(self._column.envs)[env_key] if self._axis else 0)
+        if isinstance(row_key, slice) or isinstance(env_key, slice):  # otherwise numpy takes them pair by pair
+            rows = rows.reshape((*rows.shape, *(1,) * envs.ndim))
         rest = key[1 + self._axis :]
-        result = self._read(rows, np.asarray(envs))
-        return result[(*(slice(None),) * (rows.ndim + np.ndim(envs)), *rest)] if rest else result
+        rows, envs = np.broadcast_arrays(rows, envs)
+        result = self._read(rows, envs)
+        return result[(*(slice(None),) * rows.ndim, *rest)] if rest else result
 
     def _read(self, rows: Array, envs: Array) -> Array:
-        grid_rows, grid_envs = np.broadcast_arrays(rows.reshape((*rows.shape, *(1,) * envs.ndim)), envs)
-        flat_rows, flat_envs = grid_rows.reshape(-1, 1).astype(np.int64), grid_envs.reshape(-1).astype(np.int64)
-        exists = flat_rows[:, 0] < self._lengths[flat_envs]
-        flat_rows = np.where(exists[:, None], flat_rows, -1)
+        flat_rows, flat_envs = rows.reshape(-1).astype(np.int64), envs.reshape(-1).astype(np.int64)
+        flat_rows[flat_rows >= self._lengths[flat_envs]] = -1
         with lock:
-            found = self._column.gather(flat_envs, np.ascontiguousarray(flat_rows))
-        return found.reshape((*grid_rows.shape, *self._column.field.shape))
+            self._owner.require_open()
+            found = self._column.gather(flat_envs, flat_rows[:, None])
+        return found.reshape((*rows.shape, *self._column.field.shape))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype)

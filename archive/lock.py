@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+
+LOCKED_BYTE = 1 << 62
 
 
 def boot_id() -> str:
@@ -64,6 +68,18 @@ class WriterLock:
         os.lseek(fd, 0, os.SEEK_SET)
         os.write(fd, text)
         return True
+
+    def claim(self, fd: int, run: Path) -> None:
+        """Lock the run's own descriptor too, so that it cannot be written through another name of the same file.
+
+        A lock of one byte far behind the end: HDF5's locks, which readers take, are of another kind.
+        """
+        if fcntl is not None and hasattr(fcntl, "F_OFD_SETLK"):
+            wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, LOCKED_BYTE, 1, 0)
+            try:
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+            except (BlockingIOError, PermissionError) as error:
+                raise LockedError(f"{run} is being written under another name of the same file") from error
 
     def release(self) -> None:
         """Give the lock up and remove its file."""

@@ -49,7 +49,7 @@ def create(
     if compression != "gzip":
         raise SchemaError(f"compression {compression!r}: this version writes 'gzip'")
     schema = schema_of(env_or_schema).with_options(num_envs, autoreset)
-    target, budget = Path(path), parse_bytes(memory)
+    target, budget = Path(path).resolve(), parse_bytes(memory)
     texts = {
         "environment": dict(schema.environment),
         "metadata": checked_json(metadata or {}),
@@ -73,6 +73,7 @@ def create_writer(target: Path, schema: Schema, texts: dict[str, Any], commit_ev
         if target.exists():
             raise ExistingRunError(f"{target} exists already; open it with mode 'a' to go on")
         store = Store(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | disk.FLAGS, 0o644), str(target))
+        held.claim(store.file.fd, target)
         store.lay_out(schema, uuid.uuid4().hex[:16], texts)
         rows = Rows(store.header, str(target), store.file.read_at, budget)
         writer = Writer(rows, store, held, None, commit_every)
@@ -105,7 +106,7 @@ def open(  # noqa: A001 - the name is part of the public contract
     """
     if mode not in ("r", "a"):
         raise FieldError(f"mode {mode!r}: expected 'r' or 'a'")
-    target, budget = Path(path), parse_bytes(memory)
+    target, budget = Path(path).resolve(), parse_bytes(memory)
     if not target.is_file():
         if mode == "a" and env_or_schema is not None and not target.exists():
             every = 5.0 if commit_every is UNSET else commit_every
@@ -150,6 +151,7 @@ def open_writer(
     try:
         fd = os.open(target, os.O_RDWR | disk.FLAGS)
         store = Store(fd, str(target))
+        held.claim(fd, target)
         header = agree(Header.read(fd, str(target)), wanted, target)
         record = recover(fd, header, str(target))
         snapshot = take(fd, header, ReadView(fd), str(target))

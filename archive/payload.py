@@ -37,7 +37,9 @@ def describe(path: str, value: Any, buffers: list[bytes]) -> Any:
         return {"dict": {k: describe(f"{path}/{k}", v, buffers) for k, v in value.items()}}
     if isinstance(value, (list, tuple)):
         items = [describe(f"{path}/{k}", v, buffers) for k, v in enumerate(value)]
-        return {type(value).__name__ if type(value) in (list, tuple) else "tuple": items}
+        return {"list" if isinstance(value, list) else "tuple": items}
+    if isinstance(value, complex) and not isinstance(value, np.generic):
+        return {"complex": [value.real, value.imag]}
     if isinstance(value, (bytes, bytearray, memoryview)):
         buffers.append(bytes(value))
         return {"bytes": len(buffers[-1])}
@@ -118,6 +120,7 @@ BUILDERS: dict[str, Callable[[Reader, Any], Any]] = {
     "dict": lambda reader, body: {k: reader.build(v) for k, v in body.items()},
     "list": lambda reader, body: [reader.build(v) for v in body],
     "tuple": lambda reader, body: tuple(reader.build(v) for v in body),
+    "complex": lambda reader, body: complex(*body),
     "bytes": lambda reader, body: reader.take(body),
     "array": Reader.array,
     "scalar": lambda reader, body: reader.array(body)[()],

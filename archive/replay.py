@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeGuard
@@ -39,6 +40,8 @@ class Options:
             required = name in ("n_step", "seed")
             if (value is None and required) or (value is not None and (not is_int(value) or value < low)):
                 raise FieldError(f"{name} {value!r}: expected an integer >= {low}")
+            if value is not None and name != "seed" and value >= 1 << 48:
+                raise FieldError(f"{name} {value!r}: expected less than 2^48")
         if self.seed >= 1 << 64:
             raise FieldError(f"seed {self.seed}: expected less than 2^64")
         if not isinstance(self.gamma, (int, float)) or not 0 <= self.gamma <= 1:
@@ -76,6 +79,7 @@ class Replay:
 
     def _refresh(self) -> None:
         """Take in what has arrived since the last call."""
+        self._rows.require_open()
         if self._rewinds != len(self._rows.rewinds):
             raise StateError(f"{self._rows.path}: rewound after this replay was made; make one from the checkpoint")
         changed = self._valid.refresh()
@@ -124,6 +128,8 @@ class Replay:
         count = self.options.batch_size if batch_size is None else batch_size
         if not is_int(count) or count < 1:
             raise FieldError(f"batch_size {count!r}: expected an integer >= 1, here or when the replay is made")
+        if beta is not None and not (isinstance(beta, (int, float)) and 0 <= beta < math.inf):
+            raise FieldError(f"beta {beta!r}: expected a finite number >= 0")
         self._refresh()
         if not len(self._valid):
             raise NotEnoughData(f"{self._rows.path}: no transition of {self.options.n_step} step(s) is complete yet")
@@ -286,6 +292,8 @@ def restored(
     rows: Rows, run_id: str, state: Mapping[str, Any], given: Mapping[str, Any], sampler: Sampler | None
 ) -> Replay:
     """Return a replay that goes on from a state; options given beside it win."""
+    if not isinstance(state, Mapping):
+        raise FieldTypeError(f"state: expected what state_dict() gave, found {type(state).__name__}")
     try:
         options, made = {**state["options"], **given}, sampler_from_json(state["sampler"])
     except (KeyError, TypeError) as error:

@@ -15,7 +15,7 @@ import numpy as np
 from .budget import slots_for
 from .column import Column
 from .episodes import Episodes
-from .errors import DamagedError
+from .errors import DamagedError, MemoryBudgetError, StateError
 from .header import Header
 from .layout import SPARE_ROWS
 from .record import ENDED, OPEN, Record
@@ -42,14 +42,23 @@ class Rows:
     def __init__(self, header: Header, path: str, read: Read, memory: int) -> None:
         self.header, self.path, self.read, self.memory = header, path, read, memory
         slots = slots_for(header, memory)
-        self.columns = {
-            name: Column(header, number, slots[name], read, path) for number, name in enumerate(header.fields)
-        }
+        try:
+            self.columns = {
+                name: Column(header, number, slots[name], read, path) for number, name in enumerate(header.fields)
+            }
+        except (MemoryError, OverflowError, ValueError) as error:
+            raise MemoryBudgetError(f"{path}: memory {memory} bytes cannot be reserved: {error}") from error
         self.rows = np.zeros(header.schema.envs, np.int64)
         self.states = np.full(header.schema.envs, ENDED, np.uint8)
         self.episodes = Episodes(header.schema.envs)
         self.rewinds: list[Rewind] = []
         self.guests: WeakSet[Guest] = WeakSet()
+        self.closed = False
+
+    def require_open(self) -> None:
+        """Raise StateError if the run was closed."""
+        if self.closed:
+            raise StateError(f"{self.path}: the run is closed")
 
     def make_room_for(self, guest: Guest) -> None:
         """Take the memory of a replay's tree out of the budget, leaving fewer decoded chunks."""

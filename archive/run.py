@@ -116,6 +116,7 @@ class Run:
             self._file.close()
 
     def __enter__(self) -> Run:
+        self._rows.require_open()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -232,6 +233,7 @@ class Run:
     def episode(self, number: int) -> dict[str, Any]:
         """Return one episode: L + 1 observations (L where the final one is unknown), L of everything else."""
         with lock:
+            self._rows.require_open()
             table = self._rows.episodes
             if not -table.count <= number < table.count:
                 raise IndexRangeError(f"{self.path}: episode {number} of {table.count}")

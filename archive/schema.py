@@ -213,7 +213,9 @@ class Schema:
             raise SchemaError(f"num_envs {num_envs!r}: expected an integer")
         if num_envs is not None and self.num_envs is not None and num_envs != self.num_envs:
             raise SchemaError(f"num_envs {num_envs} given, but the environment has {self.num_envs}")
-        return replace(self, num_envs=num_envs or self.num_envs, autoreset=autoreset or self.autoreset)
+        return replace(
+            self, num_envs=self.num_envs if num_envs is None else num_envs, autoreset=autoreset or self.autoreset
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as JSON values; the order of `steps` numbers the fields."""

@@ -72,6 +72,7 @@ class Source:
 
     def close(self) -> None:
         """Close the descriptor."""
+        self.rows.closed = True
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)

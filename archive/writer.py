@@ -241,6 +241,9 @@ class Writer:
     def rewind(self, number: int, position: Mapping[str, Any]) -> None:
         """Give up every row after checkpoint `number`; the episodes then going on end there, interrupted."""
         rows, episodes, latest = self.rows, self.rows.episodes, self.commits.latest
+        made_by = position.get("run_id", self.header.run_id)
+        if made_by != self.header.run_id:
+            raise StateError(f"{rows.path}: the checkpoint is of run {made_by}, this is run {self.header.run_id}")
         given_up = any(r.first <= number <= r.last for r in rows.rewinds)
         if given_up or number > latest or len(position["rows"]) != self.schema.envs:
             raise StateError(f"{rows.path}: checkpoint {number} does not lie in this run's past")
@@ -290,7 +293,7 @@ class Writer:
         with interrupts:
             if self.closed:
                 return
-            self.closed = True
+            self.closed = self.rows.closed = True
             self.store.abandon()
             unregister(self)
             if self.owner == os.getpid():
