@@ -25,6 +25,7 @@ EPISODE_COLUMNS = {
     "hidden": "|b1",
 }
 MAX_ENVS = 1 << 16
+RESERVED = ("discount", "index", "weight", "mask", "timestep", "episode", "remaining", "return_to_go")
 
 
 def is_observation(name: str) -> bool:
@@ -187,6 +188,9 @@ class Schema:
             raise SchemaError("a schema needs the fields 'observation' and 'action'")
         action = {k: v for k, v in given.items() if k.split("/")[0] == "action"}
         extras = {k: v for k, v in given.items() if k not in observation and k not in action}
+        for name in extras:
+            if name in RESERVED or name.startswith(("prev_", "next_")):
+                raise SchemaError(f"field {name!r}: batches use this name for something else")
         flags = {flag: Field("bool") for flag in FLAGS}
         object.__setattr__(self, "steps", {**observation, **action, "reward": reward, **flags, **extras})
         if self.num_envs is not None and not 1 <= self.num_envs <= MAX_ENVS:

@@ -317,6 +317,11 @@ def same(found, expected):
 
 def differences(run, diary):
     """Return what a run holds otherwise than its diary says; empty if all is well."""
+    return row_differences(run, diary) or checkpoint_differences(run.last_checkpoint, diary.checkpoint)
+
+
+def row_differences(run, diary):
+    """Return how rows and episodes of a run differ from its diary."""
     wrong = []
     lengths = [len(x) for x in diary.lines]
     if run.lengths.tolist() != lengths:
@@ -332,7 +337,7 @@ def differences(run, diary):
         found, expected = run.episodes[name], diary.episode_column(name)
         if not np.array_equal(found, expected):
             wrong.append(f"episodes/{name}: {found.tolist()}, expected {expected.tolist()}")
-    return wrong + checkpoint_differences(run.last_checkpoint, diary.checkpoint)
+    return wrong
 
 
 def checkpoint_differences(found, expected):
@@ -382,7 +387,7 @@ class Player:
     def step(self, end=""):
         """Step; the episodes going on end if `end` says so ("terminated", "truncated"), in environment 0 or in all."""
         diary, rows = self.diary, self.lengths()
-        if not all(rows) or not diary.axis and diary.states[0] == ENDED:
+        if not all(rows) or (not diary.axis and diary.states[0] == ENDED):
             self.reset()
             rows = self.lengths()
         ends = np.array([bool(end) and (env + rows[0]) % 2 == 0 for env in range(diary.envs)])

@@ -29,6 +29,7 @@ class Orders:
     life: int
     die_at: int = 0
     tear: str = "none"
+    sync: bool = False
     sizes: list[int] = field(default_factory=lambda: [100, 5000, 1_500_000])
 
 
@@ -39,16 +40,16 @@ def announce(*message):
         data = data[os.write(1, data) :]
 
 
-def commit(player, choice, sizes):
+def commit(player, choice, orders):
     """Make what was appended last, in one of the ways there are."""
     kind = choice.choice(["commit", "commit", "commit", "checkpoint", "rewind"])
     if kind == "rewind" and (player.diary.checkpoint is None or choice.random() < 0.5):
         kind = "commit"
     announce("phase", kind)
     if kind == "commit":
-        player.commit(sync=choice.random() < 0.1)
+        player.commit(orders.sync)
     elif kind == "checkpoint":
-        player.checkpoint(choice.choice(sizes))
+        player.checkpoint(choice.choice(orders.sizes))
     else:
         player.rewind()
 
@@ -81,7 +82,7 @@ def record(orders):
             player.create(orders.path)
         for _ in range(choice.randint(1, 5)):
             append(player, choice)
-            commit(player, choice, orders.sizes)
+            commit(player, choice, orders)
         announce("phase", "close")
         player.close()
 

@@ -25,9 +25,14 @@ from model import ENDED, OPEN, SHAPE, Episode, Options, ReplayModel, Row, RunMod
 import archive
 from archive import episodes, layout, priorities, store
 
-FLAGS = st.sampled_from(["", "", "", "", "terminated", "truncated", "both"])
-ROWS = st.sampled_from(["", "", "", "", "", "terminated", "truncated", "both", "last", "first"])
+FLAGS = st.sampled_from([*[""] * 12, "terminated", "truncated", "both"])
+ROWS = st.sampled_from([*[""] * 10, "terminated", "truncated", "both", "last", "first"])
 PRIORITIES = st.sampled_from([0.0, 0.25, 1.0, 3.0, 7.5])
+
+
+def numbered(number: int) -> dict[str, Any]:
+    """Return what else there is in the row whose frame has this number."""
+    return {"action": number % 7, "reward": (number % 17 - 8) / 4, "extra": number / 2}
 
 
 def field_values(model: RunModel, env: int) -> dict[str, tuple[list[int], np.ndarray[Any, Any]]]:
@@ -133,7 +138,7 @@ class Machine(RuleBasedStateMachine):
         sizes |= {(episodes, "CHUNK"): chunk_episodes, (store, "EPISODE_CHUNK"): chunk_episodes}
         for (module, name), value in sizes.items():
             self.patches.enter_context(mock.patch.object(module, name, value))
-        self.memory = self.least_memory(schema) + (6_000 if options["capacity"] else 200_000)  # for trees
+        self.memory = self.least_memory(schema) + 40 * self.envs * max(options["capacity"] or 5000, 20)  # for trees
         self.run = archive.create(self.path, schema, commit_every=None, memory=self.memory)
         self.model, self.number = RunModel(self.envs, self.resets_itself), 0
         self.given_up: list[int] = []
@@ -179,19 +184,23 @@ class Machine(RuleBasedStateMachine):
     # --- rows
 
     def next_number(self) -> int:
-        """A number that no frame has yet; action, reward and extra are made from it too."""
+        """Return a number that no frame has yet."""
         self.number += 1
         return self.number
 
-    def observe(self, envs: range | list[int]) -> Any:
-        """Return the newest observation of these environments as the user would hand it in, stacked where it must be."""
+    def newest(self, envs: range | list[int]) -> Any:
+        """Return the newest stacks of these environments, by ids; zeros for the others."""
         size = self.stacked or 1
         stacks = np.zeros((self.envs, size), np.int64)
         for env in envs:
             episode = self.model.of(env)[-1]
             stacks[env] = episode.stack(len(episode.rows) - 1, size, self.arrives)
-        pixels = frames(stacks) if self.stacked else frames(stacks[:, 0])
-        return pixels if self.envs > 1 else pixels[0]
+        return stacks
+
+    def pixels(self, stacks: Any) -> Any:
+        """Return an observation as the user would hand it in: stacked where it arrives so, for one environment or N."""
+        found = frames(stacks) if self.stacked else frames(stacks[:, 0])
+        return found if self.envs > 1 else found[0]
 
     @rule(seed=st.sampled_from([None, 7]), chosen=st.none() | st.sets(st.integers(0, 2)))
     def reset(self, seed: int | None, chosen: set[int] | None) -> None:
@@ -200,31 +209,43 @@ class Machine(RuleBasedStateMachine):
         envs = list(range(self.envs)) if mask is None else np.flatnonzero(mask).tolist()
         for env in envs:
             self.model.reset(self.next_number(), env, -1 if seed is None else seed + env)
-        self.run.reset(self.observe(envs), {}, mask=mask, seed=seed)
+        self.run.reset(self.pixels(self.newest(envs)), {}, mask=mask, seed=seed)
 
-    @rule(steps=st.lists(st.tuples(FLAGS, FLAGS, FLAGS), min_size=1, max_size=6))
-    def step(self, steps: list[tuple[str, str, str]]) -> None:
-        """Take steps until one is not allowed; that one must be refused."""
+    @rule(
+        steps=st.lists(st.tuples(FLAGS, FLAGS, FLAGS), min_size=1, max_size=6),
+        helped=st.sampled_from([True, True, False]),
+        wrong=st.sampled_from([False, False, True]),
+    )
+    def step(self, steps: list[tuple[str, str, str]], helped: bool, wrong: bool) -> None:
+        """Take steps until one is not allowed; that one must be refused, and so must a `wrong` stack."""
+        if helped and not self.model.can_step():
+            self.reset(None, {env for env in range(self.envs) if self.model.state(env) != OPEN})
+        if wrong and self.stacked == 3 and self.model.can_step():
+            with pytest.raises(archive.FieldError, match="stack"):
+                self.take_step(np.full((self.envs, 3), 1 << 40), [0] * self.envs, steps[0])
         for kinds in steps:
             if not self.model.can_step():
-                blank = np.zeros((self.envs,) if self.envs > 1 else ())
-                pixels = np.zeros((*blank.shape, *((self.stacked,) if self.stacked else ()), *SHAPE), np.uint8)
                 with pytest.raises(archive.StateError):
-                    self.run.step(blank.astype(int), pixels, blank, blank.astype(bool), blank.astype(bool), extra=blank)
+                    self.take_step(np.zeros((self.envs, self.stacked or 1), np.int64), [0] * self.envs, kinds)
                 return
-            rows, ids = [], []
-            for env in range(self.envs):
-                number = self.next_number()
-                values = {"action": number % 7, "reward": (number % 17 - 8) / 4, "extra": number / 2}
+            numbers = [self.next_number() for _ in range(self.envs)]
+            ids = []
+            for env, number in enumerate(numbers):
                 flags = {name: kinds[env] in (name, "both") for name in ("terminated", "truncated")}
-                ids.append(self.model.step(number, env, **values, **flags))
-                rows.append(values | flags)
-            columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-            if self.envs == 1:
-                columns = {name: column[0] for name, column in columns.items()}
-            extra = columns.pop("extra")
-            found = self.run.step(columns.pop("action"), self.observe(range(self.envs)), *columns.values(), {}, extra=extra)
+                ids.append(self.model.step(number, env, **numbered(number), **flags))
+            found = self.take_step(self.newest(range(self.envs)), numbers, kinds)
             assert np.atleast_1d(found).tolist() == ids
+
+    def take_step(self, stacks: Any, numbers: list[int], kinds: tuple[str, str, str]) -> Any:
+        """Hand a step to the run: stacks of frames by id, and what follows from the numbers."""
+        rows = [numbered(number) for number in numbers]
+        values = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        for name in ("terminated", "truncated"):
+            values[name] = np.array([kinds[env] in (name, "both") for env in range(self.envs)])
+        if self.envs == 1:
+            values = {name: value[0] for name, value in values.items()}
+        action, extra = values.pop("action"), values.pop("extra")
+        return self.run.step(action, self.pixels(stacks), *values.values(), {}, extra=extra)
 
     @rule(truncated=st.booleans())
     def end_episode(self, truncated: bool) -> None:
@@ -245,7 +266,7 @@ class Machine(RuleBasedStateMachine):
         closed = not mine or mine[-1].has_final or self.model.lengths[env] != mine[-1].rows[-1].number + 1
         for kind in kinds:
             number = self.next_number()
-            row = {"observation": number, "action": number % 7, "reward": (number % 17 - 8) / 4, "extra": number / 2}
+            row = {"observation": number, **numbered(number)}
             row |= {name: kind in (name, "both") for name in ("terminated", "truncated")}
             row["is_last"] = kind == "last" and not closed
             row["is_first"] = kind == "first" or (waiting and not rows)
