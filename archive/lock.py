@@ -51,6 +51,8 @@ class WriterLock:
         """Lock the descriptor and sign it; False if the file was replaced meanwhile."""
         owner = read_owner(fd)
         if not try_lock(fd):
+            if owner.get("pid") == os.getpid():
+                raise LockedError(f"{run} is being written by this process: close the run that was opened before")
             raise LockedError(f"{run} is being written by process {owner.get('pid')} on {owner.get('host')}")
         try:
             if os.fstat(fd).st_ino != os.stat(self.path).st_ino:

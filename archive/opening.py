@@ -197,12 +197,12 @@ def schema_of(env_or_schema: Any) -> Schema:
 def checked_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata if JSON can hold it as it is."""
     try:
-        text = json.dumps(dict(values))
-    except (TypeError, ValueError) as error:
+        result: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
+        same = result == dict(values)
+    except (TypeError, ValueError, RecursionError) as error:
         raise FieldTypeError(f"metadata cannot be written as JSON: {error}") from error
-    if any(not isinstance(key, str) for key in values):
-        raise FieldTypeError("metadata: keys must be str")
-    result: dict[str, Any] = json.loads(text)
+    if not same:
+        raise FieldTypeError("metadata would change as JSON: keys must be str, lists instead of tuples")
     return result
 
 

@@ -11,7 +11,15 @@ import numpy as np
 
 from . import _core
 from .batch import Batch, nest
-from .errors import FieldError, FieldTypeError, IndexRangeError, NotEnoughData, StateError, UnknownFieldError
+from .errors import (
+    ArchiveError,
+    FieldError,
+    FieldTypeError,
+    IndexRangeError,
+    NotEnoughData,
+    StateError,
+    UnknownFieldError,
+)
 from .guard import lock
 from .priorities import Priorities, position
 from .rows import Rows
@@ -20,6 +28,7 @@ from .schema import as_array, is_observation
 from .valid import ValidStarts
 
 Array = np.ndarray[Any, Any]
+BAD_STATE = (KeyError, TypeError, AttributeError, IndexError, ValueError)  # what a state made by hand may cause
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,9 @@ class Replay:
             raise FieldError(f"beta {beta!r}: expected a finite number >= 0")
         self._refresh()
         if not len(self._valid):
-            raise NotEnoughData(f"{self._rows.path}: no transition of {self.options.n_step} step(s) is complete yet")
+            few = 0 < self._valid.capacity < self.options.n_step
+            why = ", and the capacity keeps fewer than that per environment" if few else ""
+            raise NotEnoughData(f"{self._rows.path}: no transition of {self.options.n_step} step(s) is complete{why}")
         uniform = uniforms(self.options.seed, self._batches, count)
         if self._priorities is not None and isinstance(self.sampler, Prioritized):
             env, row, probability = self._priorities.draw(uniform)
@@ -275,8 +286,10 @@ class Replay:
         try:
             self._check_state(state)
             self._take_over(state)
-        except (KeyError, TypeError) as error:
-            raise StateError(f"{self._rows.path}: the state of a replay lacks {error}") from error
+        except ArchiveError:
+            raise
+        except BAD_STATE as error:
+            raise StateError(f"{self._rows.path}: the state of a replay lacks or garbles {error}") from error
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         self._batches = int(state["batches"])
@@ -296,8 +309,10 @@ def restored(
         raise FieldTypeError(f"state: expected what state_dict() gave, found {type(state).__name__}")
     try:
         options, made = {**state["options"], **given}, sampler_from_json(state["sampler"])
-    except (KeyError, TypeError) as error:
-        raise StateError(f"{rows.path}: the state of a replay lacks {error}") from error
+    except ArchiveError:
+        raise
+    except BAD_STATE as error:
+        raise StateError(f"{rows.path}: the state of a replay lacks or garbles {error}") from error
     unknown = set(options) - set(Options.__dataclass_fields__)
     if unknown:
         raise StateError(f"{rows.path}: the state has options that this version does not know: {sorted(unknown)}")

@@ -155,6 +155,21 @@ def failing(fail_at, error, part=0.0):
     return type("Failing", (FailingFile,), {"fail_at": fail_at, "error": error, "part": part, "count": 0})
 
 
+class FailingSyncFile(JournaledFile):
+    """Fails at sync number `fail_at` (from 1)."""
+
+    fail_at, count = 0, 0
+
+    def sync(self):
+        type(self).count += 1
+        return errno.EIO if self.count == self.fail_at else JournaledFile.sync(self)
+
+
+def failing_sync(fail_at):
+    """Return a new class of files that fail at sync `fail_at`."""
+    return type("FailingSync", (FailingSyncFile,), {"fail_at": fail_at, "count": 0})
+
+
 class DyingFile(JournaledFile):
     """Kills its own process at write number `die_at` (from 1), after as much of it as `tear` says.
 

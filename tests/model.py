@@ -404,7 +404,7 @@ class ReplayModel:
             mine += [self.largest] * (len(self.transitions(env)) - len(mine))
 
     def update(self, index: Sequence[int], priority: Sequence[float]) -> None:
-        """Set priorities one after the other; those of transitions that left the capacity or were given up count only."""
+        """Set priorities one after the other; those that left the capacity or were given up only count."""
         self.take_in()
         place = {}
         for env in range(self.run.envs):

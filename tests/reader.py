@@ -177,6 +177,8 @@ def unpack(payload: bytes) -> dict[str, Any]:
             return {name: build(value) for name, value in body.items()}
         if kind in ("list", "tuple"):
             return [build(value) for value in body]
+        if kind == "complex":
+            return complex(*body)
         if kind in ("generator", "random_state"):
             return build(body)
         dtype, shape = (np.dtype("S1"), (body,)) if kind == "bytes" else (np.dtype(body[0]), tuple(body[1]))

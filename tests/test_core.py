@@ -1,4 +1,4 @@
-"""The compiled kernels against plain Python: sum tree, chunk table, windows, gathers, returns, byte shuffles, checksum."""
+"""The compiled kernels against plain Python: sum tree, chunk table, windows, gathers, returns, shuffles, checksum."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from faults import (
     checkpoint_differences,
     differences,
     failing,
+    failing_sync,
     page_tear,
     row_differences,
 )
@@ -344,6 +345,27 @@ def test_all_failing_writes(tmp_path, monkeypatch, envs, how):
     assert fail_everywhere(monkeypatch, tmp_path / "run.h5", envs, *how, write_numbers(log, inside=1)) > 1000
 
 
+@pytest.mark.parametrize("fail_at", range(1, 13))
+def test_failing_sync(tmp_path, monkeypatch, fail_at):
+    """A sync that fails breaks the run as a write does."""
+    path = tmp_path / "run.h5"
+    states, file = [], failing_sync(fail_at)
+    player = Player(Diary(0), before=lambda diary: states.append(diary.copy()))
+    player.create(path)
+    player.run.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(archive.store, "JournaledFile", file)
+        player.reopen(path)
+        with pytest.raises(archive.WriteError) as caught:
+            for _ in range(fail_at):
+                player.steps(5)
+                player.commit(sync=True)
+    assert caught.value.errno == errno.EIO
+    expect_refusals(player.run, player)
+    player.run.close()
+    go_on(path, states[-2:])
+
+
 # --- kills
 
 
@@ -523,7 +545,14 @@ def test_many_power_cuts(tmp_path, monkeypatch, envs):
 
 
 def verdict(path, states):
-    """Say how a damaged file reads: "right", "refused", or what is wrong. Runs in a process of its own."""
+    """Say how a damaged file reads and is appended to: "right", "refused" ... or what is wrong.
+
+    Runs in a process of its own.
+    """
+    return f"{reading(path, states)}, {appending(path, states)}"
+
+
+def reading(path, states):
     try:
         with archive.open(path) as run:
             wrong = row_differences(run, states[-1]) + damaged_checkpoint(run, states)
@@ -534,6 +563,24 @@ def verdict(path, states):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "; ".join(wrong) or "right"
+
+
+def appending(path, states):
+    try:
+        with archive.open(path, "a", commit_every=None) as run:
+            player = Player(states[-1].copy(), run, life=99)
+            player.steps(12)
+            player.commit()
+        with archive.open(path) as run:
+            wrong = row_differences(run, player.diary)
+    except archive.ArchiveError:
+        return "refused"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "; ".join(wrong) or "right"
+
+
+GOOD = {f"{read}, {write}" for read in ("right", "refused") for write in ("right", "refused")}
 
 
 def damaged_checkpoint(run, states):
@@ -568,14 +615,15 @@ def endure_damage(monkeypatch, folder, envs, count, choice):
                 found = pool.submit(verdict, path, states).result()
             except BrokenProcessPool:
                 pytest.fail(f"{what}: the interpreter crashed")
-            verdicts[found if found in ("right", "refused") else f"{what}: {found}"] += 1
+            verdicts[found if found in GOOD else f"{what}: {found}"] += 1
     print(verdicts)
-    assert set(verdicts) == {"right", "refused"}
+    assert set(verdicts) <= GOOD
+    assert {"right, right", "refused, refused"} <= set(verdicts)
 
 
 @ENVS
 def test_damage(tmp_path, monkeypatch, envs):
-    """A hundred flipped bits and twenty cuts: every read is right or refused."""
+    """A hundred flipped bits and twenty cuts: reading and appending are right or refused."""
     endure_damage(monkeypatch, tmp_path, envs, 100, random.Random(envs))
 
 

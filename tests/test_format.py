@@ -101,6 +101,7 @@ def test_golden_checkpoint(golden: dict[str, Path], name: str) -> None:
         last = run.last_checkpoint
     assert last is not None
     assert (last["number"], last["text"], last["bytes"]) == (1.5, "schön", b"\0\1")
+    assert last["complex"] == 1 - 2j
     assert last["nested"] == {"list": [1, None, True], "tuple": (2,)}
     np.testing.assert_array_equal(last["array"], np.arange(6).reshape(2, 3))
     assert (last["array"].dtype, last["scalar"], last["scalar"].dtype) == (np.uint16, 0.25, np.float32)
@@ -145,6 +146,8 @@ def test_golden_by_the_document_alone(golden: dict[str, Path], name: str) -> Non
     number, content = next(file.checkpoints())
     assert number == 1
     assert content["values"]["text"] == "schön"
+    assert content["values"]["complex"] == 1 - 2j
+    assert content["run"]["run_id"] == file.block["run_id"]
     assert content["run"]["rows"].tolist() == [18]
     assert content["values"]["replay"]["draw_version"] == 1
 

@@ -90,7 +90,7 @@ def result(process):
 def test_second_writer_in_this_process(path):
     with archive.open(path, "a") as run:
         for attempt in (lambda: archive.open(path, "a"), lambda: archive.create(path, schema(0))):
-            with pytest.raises(archive.LockedError, match=rf"run\.h5.*process {os.getpid()} on {socket.gethostname()}"):
+            with pytest.raises(archive.LockedError, match=r"run\.h5.*this process"):
                 attempt()
         Player(Diary(0), run).reset()
         assert run.num_rows == 13

@@ -49,7 +49,9 @@ class Twin:
             number = [t * self.envs + env + 1 for env in range(self.envs)]
             rewards, flags = rng.integers(-4, 5, self.envs) / 4, rng.random((2, self.envs)) < ends
             for env in range(self.envs):
-                self.model.step(number[env], env, number[env] % 5, rewards[env], *flags[:, env].tolist(), number[env] / 2)
+                self.model.step(
+                    number[env], env, number[env] % 5, rewards[env], *flags[:, env].tolist(), number[env] / 2
+                )
             arguments = (self.lead(np.array(number) % 5), self.lead(frames(number)), self.lead(rewards))
             self.run.step(*arguments, *map(self.lead, flags), extra=self.lead(np.array(number) / 2))
             if not self.model.can_step():
@@ -367,7 +369,10 @@ def test_a_reader_draws_what_the_writer_draws(twin: Callable[..., Twin]) -> None
     both.play(0, 20)
     both.run.commit()
     with archive.open(both.run.path) as reader:
-        a, b = (run.replay(batch_size=16, n_step=2, capacity=90, sampler=archive.Prioritized()) for run in (both.run, reader))
+        a, b = (
+            run.replay(batch_size=16, n_step=2, capacity=90, sampler=archive.Prioritized())
+            for run in (both.run, reader)
+        )
         for first in range(20, 120, 20):
             batch = b.sample()
             equal_batches(a.sample(), batch)
@@ -498,7 +503,9 @@ class Unchanged:
         ([None, 1.0, 2.0], archive.FieldError, "priority"),
     ],
 )
-def test_bad_priorities_are_refused_by_position(twin: Callable[..., Twin], priority: Any, error: Any, words: str) -> None:
+def test_bad_priorities_are_refused_by_position(
+    twin: Callable[..., Twin], priority: Any, error: Any, words: str
+) -> None:
     both = twin()
     both.play(0, 30)
     replay = both.run.replay(sampler=archive.Prioritized(alpha=1.0))
@@ -689,7 +696,9 @@ def session(run, replay, number):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
-def test_resuming_again_and_again_draws_as_one_that_never_stopped(path: Path, fresh_process: Fresh, ending: str) -> None:
+def test_resuming_again_and_again_draws_as_one_that_never_stopped(
+    path: Path, fresh_process: Fresh, ending: str
+) -> None:
     """Four sessions in four processes; a killed one loses only what came after its checkpoint."""
     found = fresh_process(begin, path, uses=(session,))
     for _ in range(3):
@@ -1101,7 +1110,9 @@ def distribution(both: Twin, draws: int, sampler: Any, capacity: int | None) -> 
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize("capacity", [None, 150])
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_draws_have_their_distribution(twin: Callable[..., Twin], envs: int, capacity: int | None, sampler: Any) -> None:
+def test_draws_have_their_distribution(
+    twin: Callable[..., Twin], envs: int, capacity: int | None, sampler: Any
+) -> None:
     distribution(twin(envs), 100_000, sampler, capacity)
 
 

@@ -32,9 +32,7 @@ def record(path: Path) -> Iterable[Steps]:
     """
     runs: list[archive.Run] = []
 
-    def make(
-        count: int, terminated: Any = (), truncated: Any = (), final: dict[int, int] | None = None
-    ) -> archive.Run:
+    def make(count: int, terminated: Any = (), truncated: Any = (), final: dict[int, int] | None = None) -> archive.Run:
         run = archive.create(path.with_name(f"{len(runs)}.h5"), SCHEMA, commit_every=None)
         runs.append(run)
         rows = []
@@ -92,7 +90,7 @@ def test_g1_stack_at_episode_start_repeats_the_first_frame(record: Steps) -> Non
 
 
 def test_g1_valid_starts_are_those_of_dopamine(record: Steps) -> None:
-    """Dopamine's valid rows 3 .. 8 and 12 are the states 1 .. 6 and 7: the newest step waits for its next observation."""
+    """Dopamine's valid rows 3 .. 8 and 12 are states 1 .. 6 and 7: the newest step waits for its next observation."""
     assert valid(record(8, terminated=[6]).replay(stack=4)) == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -239,8 +237,8 @@ def test_g7_ties_go_right(tree: SumTree) -> None:
 
 
 def test_g7_stratified_and_single_draws(tree: SumTree) -> None:
-    """Dopamine with random.seed(0): three stratified batches of 4, eight single samples; rlpyt with np.random.seed(0)."""
-    rng = random.Random(0)  # noqa: S311 - the vector was made with it
+    """Dopamine, random.seed(0): three stratified batches of 4, eight single samples; rlpyt, np.random.seed(0)."""
+    rng = random.Random(0)
     for _ in range(3):
         mass = [rng.uniform(k / 4, (k + 1) / 4) * tree.total for k in range(4)]
         assert owners(tree, mass) == [1, 2, 3, 3]
@@ -383,7 +381,9 @@ def test_s2d_a_frame_appended_after_reopening_is_drawn(path: Path) -> None:
     with archive.open(path, "a", commit_every=None) as run:
         replay = run.replay(state=run.last_checkpoint["replay"])
         run.reset(np.full((4, 10, 8), 200, np.uint8))
-        ids = run.step(np.arange(4), np.full((4, 10, 8), 201, np.uint8), np.ones(4), np.zeros(4, bool), np.zeros(4, bool))
+        ids = run.step(
+            np.arange(4), np.full((4, 10, 8), 201, np.uint8), np.ones(4), np.zeros(4, bool), np.zeros(4, bool)
+        )
         replay.update_priorities(ids, np.full(4, 1e12))
         batch = replay.sample(40)
         assert set(batch.index.tolist()) == set(ids.tolist())

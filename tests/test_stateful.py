@@ -7,6 +7,8 @@ goes for the chunks of the episode table, and for the blocks in which a replay t
 from __future__ import annotations
 
 import contextlib
+import random
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -19,7 +21,14 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from model import ENDED, OPEN, SHAPE, Episode, Options, ReplayModel, Row, RunModel, frames
 
 import archive
@@ -48,7 +57,9 @@ def field_values(model: RunModel, env: int) -> dict[str, tuple[list[int], np.nda
         "is_last": lambda row: not row.complete,
         "extra": lambda row: row.extra,
     }
-    values = {name: ([row.number for row in kept], np.array([value(row) for row in kept])) for name, value in known.items()}
+    values = {
+        name: ([row.number for row in kept], np.array([value(row) for row in kept])) for name, value in known.items()
+    }
     return {"observation": ([row.number for row in live], frames([row.observation for row in live])), **values}
 
 
@@ -150,7 +161,8 @@ class Machine(RuleBasedStateMachine):
         """Return the bytes without which a run is refused."""
         with pytest.raises(archive.MemoryBudgetError) as refusal:
             archive.create(self.path, schema, memory=0)
-        return int(str(refusal.value).split()[-1])
+        (least,) = re.findall(r"at least (\d+)", str(refusal.value))
+        return int(least)
 
     def make_replays(self, sampler: archive.Prioritized, options: dict[str, Any]) -> None:
         if options["capacity"] is not None:
@@ -160,7 +172,10 @@ class Machine(RuleBasedStateMachine):
         chosen = Options(**{**options, "stack": stack, "padding": options["padding"] or default})
         by_priority = {name: getattr(sampler, name) for name in ("alpha", "beta", "epsilon", "stratified")}
         self.replays = [self.run.replay(**options), self.run.replay(**options, sampler=sampler)]
-        self.models = [ReplayModel(self.model, chosen), ReplayModel(self.model, Options(**{**chosen.__dict__, **by_priority}))]
+        self.models = [
+            ReplayModel(self.model, chosen),
+            ReplayModel(self.model, Options(**{**chosen.__dict__, **by_priority})),
+        ]
 
     def note_commit(self) -> None:
         """Remember what a kill from now on would leave."""
@@ -293,14 +308,12 @@ class Machine(RuleBasedStateMachine):
     @rule(grow=st.sampled_from([None, None, 1, 2, 5]), look=st.booleans())
     def close_and_reopen(self, grow: int | None, look: bool) -> None:
         """Close and open again; replays go on from their states, perhaps with another capacity."""
+        self.note_commit()
         self.run.close()
         if look:
             with archive.open(self.path, memory=self.memory) as run:
                 check_table(run, self.model)
                 check_columns(run, self.model)
-        self.committed = self.model.copy()
-        self.states = [replay.state_dict() for replay in self.replays]
-        self.kept = [model.saved() for model in self.models]
         self.reopen(grow)
 
     @rule(grow=st.sampled_from([None, None, 2]))
@@ -423,12 +436,143 @@ class VectorMachine(Machine):
     envs, resets_itself = 3, True
 
 
+# --- random play: hypothesis tries variants of few scripts, which it can shorten well; this tries many different ones
+
+Call = tuple[str, dict[str, Any]]
+WEIGHTS = {
+    "step": 10,
+    "extend": 3,
+    "reset": 3,
+    "end_episode": 1,
+    "commit": 3,
+    "checkpoint": 2,
+    "close_and_reopen": 3,
+    "kill_and_reopen": 2,
+    "resume_from_checkpoint": 1,
+    "rewind": 1,
+    "read": 2,
+    "draw": 3,
+    "update_priorities": 2,
+    "gather": 1,
+}
+
+
+def random_script(seed: int, length: int) -> list[Call]:
+    """Return calls of a machine's rules with random arguments, the creation first."""
+    rng = random.Random(seed)
+
+    def one_of(*values: Any) -> Any:
+        return rng.choice(values)
+
+    def kinds(count: int, *rare: str) -> list[str]:
+        return [rng.choice(rare) if rng.random() < 0.12 else "" for _ in range(count)]
+
+    def arguments(name: str) -> dict[str, Any]:
+        ends = ("terminated", "truncated", "both")
+        made: dict[str, Callable[[], dict[str, Any]]] = {
+            "step": lambda: {
+                "steps": [tuple(kinds(3, *ends)) for _ in range(rng.randint(1, 5))],
+                "helped": rng.random() < 0.9,
+                "wrong": rng.random() < 0.2,
+            },
+            "extend": lambda: {
+                "kinds": kinds(rng.randint(1, 12), *ends, "last", "first"),
+                "env": rng.randrange(3),
+            },
+            "reset": lambda: {"seed": one_of(None, 7), "chosen": one_of(None, {0}, {1, 2}, {0, 2}, {0, 1})},
+            "end_episode": lambda: {"truncated": one_of(True, False)},
+            "commit": lambda: {"sync": rng.random() < 0.2},
+            "checkpoint": lambda: {"keep": rng.randint(1, 3)},
+            "close_and_reopen": lambda: {"grow": one_of(None, None, 1, 2, 5), "look": one_of(True, False)},
+            "kill_and_reopen": lambda: {"grow": one_of(None, None, 2)},
+            "read": lambda: {"keep": one_of(True, False)},
+            "draw": lambda: {
+                "which": rng.randrange(2),
+                "count": rng.randint(1, 9),
+                "beta": one_of(None, 0.7),
+                "rows": one_of(True, False),
+            },
+            "update_priorities": lambda: {
+                "places": [(rng.randrange(10**6), one_of(0.0, 0.25, 1.0, 3.0, 7.5)) for _ in range(rng.randint(1, 8))]
+            },
+            "gather": lambda: {"which": rng.randrange(2)},
+        }
+        return made.get(name, dict)()
+
+    start = {
+        "watched": rng.random() < 0.25,
+        "chunk_rows": one_of(1, 2, 4, 8),
+        "chunk_episodes": one_of(1, 2, 4),
+        "stacked": one_of(None, 1, 3, 3),
+        "arrives": one_of("zero", "repeat"),
+        "stack": one_of(None, 0, 1, 2, 4),
+        "n_step": one_of(1, 2, 3, 5),
+        "gamma": one_of(0.5, 0.99, 1.0),
+        "padding": one_of(None, "zero", "repeat"),
+        "capacity": one_of(None, 3, 7, 20, 50),
+        "seed": one_of(0, 1, (1 << 64) - 1),
+        "sampler": archive.Prioritized(
+            one_of(0.0, 0.6, 1.0), one_of(0.0, 0.4), one_of(0.0, 1e-6, 0.5), one_of(True, False)
+        ),
+    }
+    names = rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=length)
+    return [("create", start), *((name, arguments(name)) for name in names)]
+
+
+def play(kind: type[Machine], script: list[Call]) -> BaseException | None:
+    """Run a script and return what went wrong."""
+    machine = kind()
+    try:
+        for name, arguments in script:
+            if name not in ("rewind", "resume_from_checkpoint") or machine.saved is not None:
+                getattr(machine, name)(**arguments)
+                machine.agrees()
+    except (Exception, pytest.fail.Exception) as error:
+        return error
+    finally:
+        with contextlib.suppress(Exception):
+            machine.teardown()
+    return None
+
+
+def shortened(kind: type[Machine], script: list[Call], error: BaseException) -> list[Call]:
+    """Leave out of a script that fails all calls without which it fails in the same way."""
+    for k in reversed(range(1, len(script))):
+        shorter = script[:k] + script[k + 1 :]
+        if type(play(kind, shorter)) is type(error):
+            script = shorter
+    return script
+
+
+def random_play(kind: type[Machine], seeds: range, length: int) -> None:
+    """Play random scripts; of one that fails the calls that matter are printed."""
+    for seed in seeds:
+        script = random_script(seed, length)
+        error = play(kind, script)
+        if error is not None:
+            for name, arguments in shortened(kind, script, error):
+                values = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
+                print(f"machine.{name}({values})")
+            raise AssertionError(f"random script {seed} fails; its essence is printed") from error
+
+
 @pytest.mark.parametrize("machine", [Machine, VectorMachine])
 def test_everything_agrees_with_the_model(machine: type[Machine]) -> None:
     run_state_machine_as_test(machine, settings=settings.get_profile("quick"))
+
+
+@pytest.mark.parametrize("machine", [Machine, VectorMachine])
+def test_random_play_agrees_with_the_model(machine: type[Machine]) -> None:
+    random_play(machine, range(40), 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [Machine, VectorMachine])
 def test_everything_agrees_with_the_model_for_long(machine: type[Machine]) -> None:
     run_state_machine_as_test(machine, settings=settings.get_profile("thorough"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [Machine, VectorMachine])
+def test_random_play_agrees_with_the_model_for_long(machine: type[Machine]) -> None:
+    random_play(machine, range(1000, 3000), 100)

@@ -171,7 +171,7 @@ def make(folder: Path) -> None:
         generator = np.random.default_rng(5)
         generator.integers(0, 1000, 3)
         values = {"number": 1.5, "text": "schön", "bytes": b"\0\1", "nested": {"list": [1, None, True], "tuple": (2,)}}
-        values |= {"array": np.arange(6, dtype="<u2").reshape(2, 3), "scalar": np.float32(0.25)}
+        values |= {"array": np.arange(6, dtype="<u2").reshape(2, 3), "scalar": np.float32(0.25), "complex": 1 - 2j}
         run.checkpoint(replay=replay.state_dict(), generator=generator, **values)
         step(run, sum(LENGTHS) + 2)  # one more row behind the checkpoint
         run.commit()
