@@ -345,6 +345,13 @@ def test_all_failing_writes(tmp_path, monkeypatch, envs, how):
     assert fail_everywhere(monkeypatch, tmp_path / "run.h5", envs, *how, write_numbers(log, inside=1)) > 1000
 
 
+def commit_often(player, times):
+    """Append and commit."""
+    for _ in range(times):
+        player.steps(5)
+        player.commit(sync=True)
+
+
 @pytest.mark.parametrize("fail_at", range(1, 13))
 def test_failing_sync(tmp_path, monkeypatch, fail_at):
     """A sync that fails breaks the run as a write does."""
@@ -357,9 +364,7 @@ def test_failing_sync(tmp_path, monkeypatch, fail_at):
         patch.setattr(archive.store, "JournaledFile", file)
         player.reopen(path)
         with pytest.raises(archive.WriteError) as caught:
-            for _ in range(fail_at):
-                player.steps(5)
-                player.commit(sync=True)
+            commit_often(player, fail_at)
     assert caught.value.errno == errno.EIO
     expect_refusals(player.run, player)
     player.run.close()

@@ -237,7 +237,7 @@ class Machine(RuleBasedStateMachine):
             self.reset(None, {env for env in range(self.envs) if self.model.state(env) != OPEN})
         if wrong and self.stacked == 3 and self.model.can_step():
             with pytest.raises(archive.FieldError, match="stack"):
-                self.take_step(np.full((self.envs, 3), 1 << 40), [0] * self.envs, steps[0])
+                self.take_step(np.tile([1 << 40, 1 << 41, 1 << 42], (self.envs, 1)), [0] * self.envs, steps[0])
         for kinds in steps:
             if not self.model.can_step():
                 with pytest.raises(archive.StateError):
