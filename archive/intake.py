@@ -56,6 +56,12 @@ class Intake:
     def extend(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Return whole rows (rows, *shape) of one environment; missing flags are False."""
         given = dict(values)
+        for top, value in given.items():
+            paths = [name.split("/")[1:] for name in self.schema.steps if name.startswith(f"{top}/")]
+            if paths and any(name.startswith(f"{top}/") for name in given):
+                raise FieldError(f"field {top!r} is given twice: as a whole and in parts")
+            if paths:
+                check_parts(value, paths, top)
         if "observation" not in {k.split("/")[0] for k in given}:
             raise FieldError("field 'observation' is missing")
         name = next(k for k in given if k.split("/")[0] == "observation")
@@ -144,6 +150,8 @@ def seeds_of(seed: Any, envs: int) -> Array:
     """Return one seed per environment, -1 for none; Gymnasium seeds environment i with seed + i."""
     if seed is None:
         return np.full(envs, -1, np.int64)
+    if isinstance(seed, (list, tuple)):  # as Gymnasium's vector environments take them
+        seed = [-1 if one is None else one for one in seed]
     seeds = as_array("seed", seed)
     if seeds.dtype.kind not in "iu" or seeds.shape not in ((), (envs,)):
         raise FieldError(f"seed {seed!r}: expected an integer, or one for each of {envs} environments")
