@@ -101,6 +101,10 @@ cdef class ChunkTable:
             return slot
         return -1
 
+    def begin_turn(self):
+        """Let go of what the last gather touched."""
+        self.turn += 1
+
     def drop(self, int64_t chunk):
         """Forget a chunk."""
         cdef int64_t slot = self.slot(chunk)

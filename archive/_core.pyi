@@ -33,6 +33,9 @@ class ChunkTable:
     def claim(self, chunk: int) -> int:
         """Give `chunk` a slot, dropping another if none is free, and return it; -1 if all are in use."""
 
+    def begin_turn(self) -> None:
+        """Let go of what the last gather touched."""
+
     def drop(self, chunk: int) -> None:
         """Forget a chunk."""
 

@@ -82,6 +82,7 @@ class Column:
     def begin(self, chunk: int) -> Array:
         """Open a chunk for writing, zeroed and pinned; return its rows."""
         if chunk not in self.open:
+            self.table.begin_turn()  # no gather is going on, so nothing but open chunks must stay
             slot = self.claim(chunk)
             self.table.pin(chunk, True)
             self.open.add(chunk)

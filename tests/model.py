@@ -109,7 +109,10 @@ class RunModel:
         self.episodes: list[Episode] = []
 
     def copy(self) -> RunModel:
-        return copy.deepcopy(self)
+        result = RunModel(self.envs, self.resets_itself)
+        result.lengths = list(self.lengths)
+        result.episodes = [replace(e, rows=[copy.copy(row) for row in e.rows]) for e in self.episodes]
+        return result
 
     def of(self, env: int) -> list[Episode]:
         """Episodes of an environment."""
@@ -199,7 +202,7 @@ class RunModel:
 
     def rewind(self, position: RunModel) -> None:
         """Go back to an earlier copy: what was appended since is given up, episodes going on then are interrupted."""
-        self.episodes = copy.deepcopy(position.episodes)
+        self.episodes = position.copy().episodes
         for env in range(self.envs):
             if self.state(env) != ENDED:
                 episode = self.of(env)[-1]

@@ -40,6 +40,7 @@ from faults import (
 from kill_child import PHASES, Orders
 
 import archive
+import archive.episodes
 import archive.store
 from archive.header import Header
 from archive.snapshot import read_record, recover
@@ -52,6 +53,18 @@ def need_h5dump():
     """Skip without h5dump, except in CI, where it must be there."""
     if shutil.which("h5dump") is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("h5dump is not installed")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Make the file's pieces small, so that a short run fills several and every write of it can be tried.
+
+    The system keeps what a dead process wrote, so nothing need be synced except where power goes.
+    """
+    monkeypatch.setattr(archive.episodes, "CHUNK", 4)
+    monkeypatch.setattr(archive.store, "EPISODE_CHUNK", 4)
+    monkeypatch.setattr(archive.store, "SLOT_CHUNK", 1 << 14)
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 # --- a short run, and every way in which its writer can die
@@ -71,7 +84,7 @@ def story(player, path):
     player.checkpoint()
     player.step("truncated")
     player.steps(5)
-    player.checkpoint(size=5000)
+    player.checkpoint(size=40_000)
     player.steps(4)
     player.rewind()
     player.steps(3)
@@ -211,6 +224,7 @@ def recovered(path):
 
 
 @ENVS
+@pytest.mark.usefixtures("small")
 def test_death_at_every_write(tmp_path, monkeypatch, envs):
     """Nothing of the n-th write, up to a page, up to a byte, for every n: opens, holds every committed row, goes on."""
     log, states = recorded(monkeypatch, tmp_path, envs)
@@ -229,16 +243,17 @@ def test_death_at_every_write(tmp_path, monkeypatch, envs):
         else:
             assert recovered(path) == death.redone  # what it holds then is examined at the next death
     print(f"{count} deaths, {unreadable} of them left a file that h5py cannot open")
-    assert count > 1000
+    assert count > 500
 
 
 @ENVS
+@pytest.mark.usefixtures("small")
 def test_death_while_redoing_a_journal(tmp_path, monkeypatch, envs):
     """Opening a killed file may be killed as well, at any of its writes."""
     log, states = recorded(monkeypatch, tmp_path, envs)
     path, again = tmp_path / "dead.h5", Log()
     half = (death for death in deaths(log, []) if death.redone is not None)
-    for death in islice(half, 50, None, 150):
+    for death in islice(half, 20, None, 60):
         image = death.image
         put(path, image)
         again.events.clear()
@@ -327,6 +342,7 @@ FULL, FAILING = (errno.ENOSPC, 0.5), (errno.EIO, 0.0)
 
 
 @pytest.mark.parametrize(("envs", "how", "every"), [(0, FULL, 1), (3, FAILING, 3)], ids=["full", "failing"])
+@pytest.mark.usefixtures("small")
 def test_failing_writes(tmp_path, monkeypatch, envs, how, every):
     """Full or failing at the n-th write: an error says so, all else is refused, reopening gives the last commit."""
     log, _ = recorded(monkeypatch, tmp_path, envs)
@@ -338,11 +354,12 @@ def test_failing_writes(tmp_path, monkeypatch, envs, how, every):
 @pytest.mark.slow
 @ENVS
 @pytest.mark.parametrize("how", [FULL, FAILING], ids=["full", "failing"])
+@pytest.mark.usefixtures("small")
 def test_all_failing_writes(tmp_path, monkeypatch, envs, how):
     """The same at every single write."""
     log, _ = recorded(monkeypatch, tmp_path, envs)
     (tmp_path / "run.h5").unlink()
-    assert fail_everywhere(monkeypatch, tmp_path / "run.h5", envs, *how, write_numbers(log, inside=1)) > 1000
+    assert fail_everywhere(monkeypatch, tmp_path / "run.h5", envs, *how, write_numbers(log, inside=1)) > 300
 
 
 def commit_often(player, times):
@@ -480,7 +497,7 @@ def synced_story(player, path):
         player.commit(sync=True)
         player.step("terminated" if k % 2 else "truncated")
         player.steps(3)
-        player.checkpoint(size=3000 * k, sync=k % 2 == 0)
+        player.checkpoint(size=9000 * k, sync=k % 2 == 0)
         player.steps(2)
         player.commit()
     player.rewind()
@@ -534,6 +551,7 @@ def endure_cuts(monkeypatch, folder, envs, count, choice):
 
 
 @ENVS
+@pytest.mark.usefixtures("small")
 def test_power_cuts(tmp_path, monkeypatch, envs):
     """Thirty power cuts after the first commit with sync=True: all that was committed is there."""
     endure_cuts(monkeypatch, tmp_path, envs, 30, random.Random(envs))
@@ -541,6 +559,7 @@ def test_power_cuts(tmp_path, monkeypatch, envs):
 
 @pytest.mark.slow
 @ENVS
+@pytest.mark.usefixtures("small")
 def test_many_power_cuts(tmp_path, monkeypatch, envs):
     """The same 250 times."""
     endure_cuts(monkeypatch, tmp_path, envs, 250, random.Random(100 + envs))
