@@ -77,7 +77,7 @@ def show(values: dict[str, Any], console: Console) -> None:
     """Print a summary as tables."""
     facts = Table(show_header=False, title=printable(values["file"]), title_justify="left", box=SIMPLE_HEAD)
     for name, text in facts_of(values):
-        facts.add_row(name, printable(text))
+        facts.add_row(printable(name), printable(text))
     console.print(facts)
     table = Table(title="fields", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("field", "dtype", "shape", "codec", "rows", "chunks", "stored", "ratio"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -805,6 +806,23 @@ def test_resuming_takes_no_more_memory_than_before(path: Path) -> None:
             run.replay(capacity=5_000_000, sampler=archive.Prioritized())
     with archive.open(path, memory=memory) as run:
         assert len(run.replay(state=run.last_checkpoint["replay"])) == 0
+
+
+def test_rows_can_be_added_after_a_read_that_filled_the_memory(path: Path) -> None:
+    """Chunks that a read has touched last make way for those of new rows."""
+    schema = archive.Schema({**FIELDS, "observation": archive.Field("uint8", (64, 64))})
+    with pytest.raises(archive.MemoryBudgetError) as refusal:
+        archive.create(path, schema, memory=0)
+    (least,) = re.findall(r"at least (\d+)", str(refusal.value))
+    with archive.create(path, schema, commit_every=None, memory=int(least)) as run:
+        rows, done = run.chunk_rows("observation"), 0
+        run.reset(np.zeros((64, 64), np.uint8))
+        for size in (8, 15, 16, 17, 18, 19, 20):
+            for done in range(done, done + 20 * rows):
+                run.step(0, np.full((64, 64), done % 251, np.uint8), done, False, False, extra=0.0)
+            found = run["observation"][np.arange(size) * rows]
+            assert found[1:, 0, 0].tolist() == [(k * rows - 1) % 251 for k in range(1, size)]
+        assert run["reward"][:-1].tolist()[-1] == done
 
 
 def test_a_replay_without_capacity_grows_with_its_run(path: Path) -> None:

@@ -558,12 +558,12 @@ def random_play(kind: type[Machine], seeds: range, length: int) -> None:
 
 @pytest.mark.parametrize("machine", [Machine, VectorMachine])
 def test_everything_agrees_with_the_model(machine: type[Machine]) -> None:
-    run_state_machine_as_test(machine, settings=settings.get_profile("quick"))
+    run_state_machine_as_test(machine, settings=settings(settings.get_profile("quick"), max_examples=30))
 
 
 @pytest.mark.parametrize("machine", [Machine, VectorMachine])
 def test_random_play_agrees_with_the_model(machine: type[Machine]) -> None:
-    random_play(machine, range(40), 60)
+    random_play(machine, range(30), 60)
 
 
 @pytest.mark.slow
