@@ -815,14 +815,15 @@ def test_rows_can_be_added_after_a_read_that_filled_the_memory(path: Path) -> No
         archive.create(path, schema, memory=0)
     (least,) = re.findall(r"at least (\d+)", str(refusal.value))
     with archive.create(path, schema, commit_every=None, memory=int(least)) as run:
-        rows, done = run.chunk_rows("observation"), 0
+        rows, done = run._rows.columns["observation"].chunk_rows, 0
         run.reset(np.zeros((64, 64), np.uint8))
         for size in (8, 15, 16, 17, 18, 19, 20):
-            for done in range(done, done + 20 * rows):
+            for _ in range(20 * rows):
                 run.step(0, np.full((64, 64), done % 251, np.uint8), done, False, False, extra=0.0)
+                done += 1
             found = run["observation"][np.arange(size) * rows]
             assert found[1:, 0, 0].tolist() == [(k * rows - 1) % 251 for k in range(1, size)]
-        assert run["reward"][:-1].tolist()[-1] == done
+        assert run["reward"][:-1].tolist()[-1] == done - 1
 
 
 def test_a_replay_without_capacity_grows_with_its_run(path: Path) -> None:
