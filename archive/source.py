@@ -14,29 +14,46 @@ from .rows import Rows
 from .snapshot import ATTEMPTS, read_record, settle, take
 
 
-class Source:
-    """The rows and texts of the newest snapshot of an open file. Positional reads only, so it may be shared by fork."""
+class Descriptor:
+    """An open file and the view of its newest snapshot; apart from Source, so that no cycle keeps chunks alive."""
 
-    def __init__(self, fd: int, header: Header, path: str, memory: int) -> None:
-        self.fd, self.header, self.path = fd, header, path
-        self.view = ReadView(fd)
-        self.rows = Rows(header, path, self.read, memory)
-        self.record: Record | None = None
-        self.texts: dict[str, Any] = {}
-        self.refresh()
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd, self.path, self.view = fd, path, ReadView(fd)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the file as the newest snapshot has them."""
         self.require_open()
         return self.view.read_at(offset, size)
 
+    def require_open(self) -> None:
+        """Raise StateError if the file was closed."""
+        if self.fd < 0:
+            raise StateError(f"{self.path}: the run is closed")
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Source:
+    """The rows and texts of the newest snapshot of an open file. Positional reads only, so it may be shared by fork."""
+
+    def __init__(self, fd: int, header: Header, path: str, memory: int) -> None:
+        self.file, self.header, self.path = Descriptor(fd, path), header, path
+        self.rows = Rows(header, path, self.file.read, memory)
+        self.record: Record | None = None
+        self.texts: dict[str, Any] = {}
+        self.refresh()
+
     def refresh(self) -> None:
         """Take the newest snapshot together with the rows that its record says are not in full chunks."""
-        self.require_open()
+        self.file.require_open()
         for _ in range(ATTEMPTS):
             if self.record is not None and not self.moved(self.record):
                 return
-            snapshot = take(self.fd, self.header, self.view, self.path)
+            snapshot = take(self.file.fd, self.header, self.file.view, self.path)
             self.record = None  # what follows is whole or done again
             self.rows.restore(snapshot)
             try:
@@ -50,29 +67,22 @@ class Source:
 
     def moved(self, record: Record) -> bool:
         """Tell whether a writer has committed since a record."""
-        return read_record(self.fd, self.header, self.path)[0].sequence != record.sequence
+        return read_record(self.file.fd, self.header, self.path)[0].sequence != record.sequence
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints of the newest commit, which may be newer than the rows: slots are written over."""
-        self.require_open()
-        view = ReadView(self.fd)
+        self.file.require_open()
+        view = ReadView(self.file.fd)
         for _ in range(ATTEMPTS):
-            record = settle(self.fd, self.header, view, self.path)
+            record = settle(self.file.fd, self.header, view, self.path)
             try:
-                return every(view.read_at, os.fstat(self.fd).st_size, record.slots)
+                return every(view.read_at, os.fstat(self.file.fd).st_size, record.slots)
             except DamagedError:
                 if not self.moved(record):
                     raise
         return []
 
-    def require_open(self) -> None:
-        """Raise StateError if the source was closed."""
-        if self.fd < 0:
-            raise StateError(f"{self.path}: the run is closed")
-
     def close(self) -> None:
         """Close the descriptor."""
         self.rows.closed = True
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self.file.close()

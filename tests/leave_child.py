@@ -1,9 +1,10 @@
 """Processes that leave, fork, collect garbage or are interrupted while runs are open.
 
-    leave_child.py SCENARIO FOLDER TRIES
+    leave_child.py SCENARIO FOLDER FIRST LAST
 
-forks TRIES times and plays the scenario in each child, which then ends as the scenario wants; prints the exit code of
-each. Each child records in FOLDER/<n>.h5 and writes down in FOLDER/<n>.committed how many rows it has committed.
+forks for each number from FIRST to LAST and plays the scenario in each child, which then ends as the scenario wants;
+prints the exit code of each. Each child records in FOLDER/<n>.h5 and writes down in FOLDER/<n>.committed how many rows
+it has committed.
 """
 
 from __future__ import annotations
@@ -223,13 +224,13 @@ def leaves_it_in_a_cycle(path):
 def collects_all_the_time(path):
     gc.set_threshold(1)
     recorder = Recorder(path).started()
-    for k in range(20):
+    for k in range(8):
         other = archive.open(path)
         cycle = [other, other["observation/vector"], other.replay()]
         cycle.append(cycle)
         recorder.append(3)
         recorder.commit()
-        if k % 5 == 4:
+        if k % 3 == 2:
             recorder.close()
             recorder.reopen()
     recorder.close()
@@ -264,7 +265,7 @@ def samples_in_threads(path):
             assert other.num_rows >= 20
 
     threads = [watched(f) for f in (sample, sample, look, gc.collect)]
-    for _ in range(30):
+    for _ in range(10):
         recorder.append(4)
         recorder.commit()
     stop.set()
@@ -390,13 +391,13 @@ def interrupted_at_lines(recorder, action, first, stride):
 def interrupted_everywhere(path):
     """Ctrl-C at lines all over step, commit, checkpoint and close."""
     recorder = Recorder(path).started()
-    first = int(path.stem)
+    first = 1 + int(path.stem)  # every try presses at other lines
     times = [
-        interrupted_at_lines(recorder, lambda r: r.append(), first + 1, 20),
-        interrupted_at_lines(recorder, lambda r: r.run.commit(), first + 1, 20),
-        interrupted_at_lines(recorder, lambda r: r.append() or r.run.commit(), first + 1, 40),
-        interrupted_at_lines(recorder, lambda r: r.run.checkpoint(x=1), first + 1, 40),
-        interrupted_at_lines(recorder, lambda r: r.run.close(), first + 1, 80),
+        interrupted_at_lines(recorder, lambda r: r.append(), first, 20),
+        interrupted_at_lines(recorder, lambda r: r.run.commit(), first, 20),
+        interrupted_at_lines(recorder, lambda r: r.append() or r.run.commit(), first * 5, 100),
+        interrupted_at_lines(recorder, lambda r: r.run.checkpoint(x=1), first * 5, 100),
+        interrupted_at_lines(recorder, lambda r: r.run.close(), first * 10, 200),
     ]
     assert min(times) >= 1
     recorder.append(3)
@@ -407,10 +408,10 @@ def interrupted_while_opening(path):
     """Ctrl-C at lines all over open and create: nothing stays locked, nothing half made stays behind."""
     recorder = Recorder(path).started()
     recorder.close()
-    first = int(path.stem)
+    first = 1 + 20 * int(path.stem)
     new = path.with_name(f"{path.stem}_new.h5")
     for action in (lambda: archive.open(path, "a", commit_every=None), lambda: archive.create(new, schema(0))):
-        for number in range(first + 1, 100_000, 60):
+        for number in range(first, 100_000, 401):
             run = None
             with At(number) as at, contextlib.suppress(KeyboardInterrupt):
                 run = action()
@@ -420,7 +421,7 @@ def interrupted_while_opening(path):
                 assert not archive.guard.writers
             else:
                 run.close()
-                new.unlink(missing_ok=True)
+            new.unlink(missing_ok=True)
             if not at.came:
                 break
     recorder.reopen()
@@ -516,7 +517,7 @@ def forks_beside_threads(path):
             gc.collect()
 
     threads = [in_thread(f) for f in (record, sample, collect)]
-    for k in range(10):
+    for k in range(5):
         expect_success(fork(lambda: os._exit(0) if k % 2 else gc.collect()))  # noqa: B023 - called at once
     stop.set()
     for thread in threads:
@@ -609,8 +610,8 @@ def attempt(scenario, path):
     globals()[scenario](path)
 
 
-def main(scenario, folder, tries):
-    for number in range(int(tries)):
+def main(scenario, folder, first, last):
+    for number in range(int(first), int(last) + 1):
         pid = os.fork()
         if pid == 0:
             return attempt(scenario, Path(folder) / f"{number}.h5")

@@ -55,16 +55,32 @@ def need_h5dump():
         (pytest.fail if os.environ.get("CI") else pytest.skip)("h5dump is not installed")
 
 
-@pytest.fixture
-def small(monkeypatch):
+def shrink(patch):
     """Make the file's pieces small, so that a short run fills several and every write of it can be tried.
 
     The system keeps what a dead process wrote, so nothing need be synced except where power goes.
     """
-    monkeypatch.setattr(archive.episodes, "CHUNK", 4)
-    monkeypatch.setattr(archive.store, "EPISODE_CHUNK", 4)
-    monkeypatch.setattr(archive.store, "SLOT_CHUNK", 1 << 14)
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    patch.setattr(archive.episodes, "CHUNK", 4)
+    patch.setattr(archive.store, "EPISODE_CHUNK", 4)
+    patch.setattr(archive.store, "SLOT_CHUNK", 1 << 14)
+    patch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Shrink the file in this test."""
+    shrink(monkeypatch)
+
+
+def everywhere(function, folder, cases, *arguments):
+    """Call function(folder, cases, *arguments) on every core with its share of the cases; return the results."""
+    parts = min(os.cpu_count() or 1, 4)
+    with ProcessPoolExecutor(parts, mp_context=multiprocessing.get_context("spawn")) as pool:
+        calls = []
+        for part in range(parts):
+            (folder / str(part)).mkdir()
+            calls.append(pool.submit(function, folder / str(part), cases[part::parts], *arguments))
+        return [call.result() for call in calls]
 
 
 # --- a short run, and every way in which its writer can die
@@ -195,7 +211,7 @@ def found_state(run, states):
         wrong = differences(run, diary)
         if not wrong:
             return diary
-    pytest.fail("; ".join(wrong))
+    raise AssertionError("; ".join(wrong))
 
 
 def go_on(path, states):
@@ -223,26 +239,40 @@ def recovered(path):
     return path.read_bytes()
 
 
+def examine_deaths(folder, numbers, log, states):
+    """Examine the deaths of these numbers; return how many files plain h5py could not open."""
+    path, unreadable = folder / "dead.h5", 0
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        for number, death in enumerate(deaths(log, [page_tear, byte_tear])):
+            if number in numbers:
+                put(path, death.image)
+                unreadable += not examine(path, death, [states[k] for k in death.states], number)
+    return unreadable
+
+
+def examine(path, death, allowed, number):
+    """Compare the file that a death left, go on with it; return whether plain h5py could open it before."""
+    plain = opens_plainly(path)
+    assert plain or death.redone is not None, f"h5py cannot open death {number}"
+    if death.redone is None or number % 10 == 0:
+        with archive.open(path) as run:
+            found_state(run, allowed)
+    if death.redone is None:
+        go_on(path, allowed)
+    else:
+        assert recovered(path) == death.redone  # what it holds then is examined at the next death
+    return plain
+
+
 @ENVS
 @pytest.mark.usefixtures("small")
 def test_death_at_every_write(tmp_path, monkeypatch, envs):
     """Nothing of the n-th write, up to a page, up to a byte, for every n: opens, holds every committed row, goes on."""
     log, states = recorded(monkeypatch, tmp_path, envs)
-    path, unreadable, count = tmp_path / "dead.h5", 0, 0
-    for count, death in enumerate(deaths(log, [page_tear, byte_tear]), 1):
-        allowed = [states[k] for k in death.states]
-        put(path, death.image)
-        plain = opens_plainly(path)
-        unreadable += not plain
-        assert plain or death.redone is not None, f"h5py cannot open death {count}"
-        if death.redone is None or count % 10 == 0:
-            with archive.open(path) as run:
-                found_state(run, allowed)
-        if death.redone is None:
-            go_on(path, allowed)
-        else:
-            assert recovered(path) == death.redone  # what it holds then is examined at the next death
-    print(f"{count} deaths, {unreadable} of them left a file that h5py cannot open")
+    count = sum(1 for _ in deaths(log, [page_tear, byte_tear]))
+    unreadable = everywhere(examine_deaths, tmp_path, range(count), log, states)
+    print(f"{count} deaths, {sum(unreadable)} of them left a file that h5py cannot open")
     assert count > 500
 
 
@@ -305,7 +335,7 @@ def expect_refusals(run, player):
             verb()
 
 
-def fail_once(monkeypatch, path, envs, file):
+def fail_once(patch, path, envs, file):
     """Play the story on a failing file, see that it fails well, and go on with what it left."""
     states, done = [], [-1]
     player = Player(
@@ -313,8 +343,8 @@ def fail_once(monkeypatch, path, envs, file):
         before=lambda diary: states.append(diary.copy()),
         after=lambda: done.append(len(states) - 1),
     )
-    with monkeypatch.context() as patch:
-        patch.setattr(archive.store, "JournaledFile", file)
+    with patch.context() as inner:
+        inner.setattr(archive.store, "JournaledFile", file)
         with pytest.raises((archive.ArchiveError, OSError)) as caught:
             story(player, path)
     assert caught.value.errno == file.error or isinstance(caught.value, archive.DamagedError)
@@ -331,11 +361,11 @@ def fail_once(monkeypatch, path, envs, file):
     return isinstance(caught.value, archive.WriteError)
 
 
-def fail_everywhere(monkeypatch, path, envs, error, part, numbers):
-    """Play the story with a failure at each of these writes; return how many there were."""
-    kinds = [fail_once(monkeypatch, path, envs, failing(n, error, part)) for n in numbers]
-    print(f"{len(kinds)} failures, {sum(kinds)} of them raised WriteError")
-    return len(kinds)
+def fail_everywhere(folder, numbers, envs, error, part):
+    """Play the story with a failure at each of these writes; return how many raised WriteError."""
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        return sum(fail_once(patch, folder / "run.h5", envs, failing(n, error, part)) for n in numbers)
 
 
 FULL, FAILING = (errno.ENOSPC, 0.5), (errno.EIO, 0.0)
@@ -346,9 +376,10 @@ FULL, FAILING = (errno.ENOSPC, 0.5), (errno.EIO, 0.0)
 def test_failing_writes(tmp_path, monkeypatch, envs, how, every):
     """Full or failing at the n-th write: an error says so, all else is refused, reopening gives the last commit."""
     log, _ = recorded(monkeypatch, tmp_path, envs)
-    (tmp_path / "run.h5").unlink()
-    numbers = write_numbers(log, inside=40)[::every]
-    assert fail_everywhere(monkeypatch, tmp_path / "run.h5", envs, *how, numbers) > 100
+    numbers = write_numbers(log, inside=20)[::every]
+    raised = everywhere(fail_everywhere, tmp_path, numbers, envs, *how)
+    print(f"{len(numbers)} failures, {sum(raised)} of them raised WriteError")
+    assert sum(raised) == len(numbers) > 100
 
 
 @pytest.mark.slow
@@ -358,8 +389,8 @@ def test_failing_writes(tmp_path, monkeypatch, envs, how, every):
 def test_all_failing_writes(tmp_path, monkeypatch, envs, how):
     """The same at every single write."""
     log, _ = recorded(monkeypatch, tmp_path, envs)
-    (tmp_path / "run.h5").unlink()
-    assert fail_everywhere(monkeypatch, tmp_path / "run.h5", envs, *how, write_numbers(log, inside=1)) > 300
+    numbers = write_numbers(log, inside=1)
+    assert sum(everywhere(fail_everywhere, tmp_path, numbers, envs, *how)) == len(numbers) > 300
 
 
 def commit_often(player, times):

@@ -26,15 +26,20 @@ def expected(rows):
     return player.diary
 
 
-def play(scenario, folder, tries=TRIES, **options):
-    """Play a scenario `tries` times; return the exit codes and what was written on standard error."""
-    script = Path(__file__).with_name("leave_child.py")
-    command = [sys.executable, str(script), scenario, str(folder), str(tries)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, **options)
-    assert "Fatal Python error" not in done.stderr, done.stderr
-    assert "Exception ignored" not in done.stderr, done.stderr
-    assert done.returncode == 0, done.stderr
-    return [int(code) for code in done.stdout.split()], done.stderr
+def play(scenario, folder, **options):
+    """Play a scenario TRIES times, on two cores; return the exit codes and what was written on standard error."""
+    script, codes, errors = Path(__file__).with_name("leave_child.py"), [], ""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    halves = ((0, TRIES // 2 - 1), (TRIES // 2, TRIES - 1))
+    commands = [[sys.executable, str(script), scenario, str(folder), *map(str, half)] for half in halves]
+    for process in [subprocess.Popen(command, **pipes) for command in commands]:
+        with process:
+            found, error = process.communicate(timeout=HANGS)
+        assert process.returncode == 0, error
+        codes, errors = codes + [int(code) for code in found.split()], errors + error
+    assert "Fatal Python error" not in errors, errors
+    assert "Exception ignored" not in errors, errors
+    return codes, errors
 
 
 def examine(path, closed):
@@ -47,11 +52,11 @@ def examine(path, closed):
         assert row_differences(run, diary) == []
         assert run.about()["complete"] == closed
     assert path.with_name(path.name + ".lock").exists() != closed
-    with archive.open(path, "a") as run:
-        player = Player(diary, run)
-        player.steps(9)
-    with archive.open(path) as run:
-        assert row_differences(run, diary) == []
+    if int(path.stem) < 5:
+        with archive.open(path, "a") as run:
+            Player(diary, run).steps(9)
+        with archive.open(path) as run:
+            assert row_differences(run, diary) == []
 
 
 @pytest.mark.parametrize(
