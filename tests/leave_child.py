@@ -416,8 +416,9 @@ def interrupted_while_opening(path):
             with At(number) as at, contextlib.suppress(KeyboardInterrupt):
                 run = action()
             if run is None:
-                left = {p.name for p in path.parent.glob(f"{path.stem}*") if p.suffix in (".lock", ".partial")}
-                assert left == set(), (number, left)
+                names = [f"{one.name}{end}" for one in (path, new) for end in (".lock", ".partial")]
+                left = [name for name in names if path.with_name(name).exists()]
+                assert not left, (number, left)
                 assert not archive.guard.writers
             else:
                 run.close()
