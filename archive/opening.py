@@ -15,7 +15,16 @@ from typing import Any
 from . import disk
 from ._file import ReadView
 from .budget import parse_bytes
-from .errors import ExistingRunError, FieldError, FieldTypeError, MissingRunError, NotARunError, SchemaError
+from .errors import (
+    ArchiveError,
+    DamagedError,
+    ExistingRunError,
+    FieldError,
+    FieldTypeError,
+    MissingRunError,
+    NotARunError,
+    SchemaError,
+)
 from .guard import interrupts, lock, settle_interrupts
 from .header import Header
 from .lock import WriterLock
@@ -166,8 +175,10 @@ def open_writer(
             store.write_text("meta/metadata_json", texts["metadata"])
         store.write_totals(rows.steps, rows.episodes.count, False)
         writer.commit()
-    except BaseException:
+    except BaseException as error:
         let_go(writer, store, held)
+        if isinstance(error, (RuntimeError, KeyError)) and not isinstance(error, ArchiveError):
+            raise DamagedError(f"{target}: {error}") from error  # HDF5's words for metadata that fails its checksum
         raise
     return Run(target, header, writer, texts)
 
