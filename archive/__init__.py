@@ -38,8 +38,8 @@ from .errors import (
 from .opening import create, open  # noqa: A004 - the name is part of the public contract
 from .replay import Replay
 from .run import Run
-from .samplers import Epoch, Linear, Prioritized, Uniform
-from .schema import Field, Schema, Text
+from .samplers import Prioritized, Uniform
+from .schema import Field, Schema
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,13 +47,11 @@ __all__ = [
     "Batch",
     "Checkpoint",
     "DamagedError",
-    "Epoch",
     "ExistingRunError",
     "Field",
     "FieldError",
     "FieldTypeError",
     "IndexRangeError",
-    "Linear",
     "LockedError",
     "MemoryBudgetError",
     "MissingRunError",
@@ -66,7 +64,6 @@ __all__ = [
     "Schema",
     "SchemaError",
     "StateError",
-    "Text",
     "Uniform",
     "UnknownFieldError",
     "VersionError",

@@ -13,15 +13,15 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   disk   record   rewind   guard   codec   rule   leaves   _core   _file
-block   casting   chunk   lock   options   payload   samplers   change
+errors   batch   disk   record   rewind   guard   _core   _file
+block   chunk   lock   payload   samplers   change
 schema
 spaces   datasets   episodes   intake   layout
 header
 budget   column   snapshot   store
 checkpoint   lazy   rows
-bulk   chunks   commit   pictures   source   stacks   stats   valid
-assembly   epochs   priorities   writer
+bulk   commit   source   valid
+priorities   writer
 replay
 run
 opening   info
@@ -33,10 +33,8 @@ UPWARD = {("schema", "spaces")}  # Schema.from_env: imported when called, so tha
 
 DOORS = {  # library: the modules that may import it
     "h5py": {"datasets", "store", "snapshot", "guard"},
-    "hdf5plugin": {"datasets"},
-    "zlib_ng": {"chunk", "codec"},  # chunk: for crc32
-    "zstandard": {"codec"},
-    "lz4": {"codec"},
+    "hdf5plugin": set(),
+    "zlib_ng": {"chunk"},
     "click": {"__main__", "demo"},
     "rich": {"__main__", "info", "demo"},
     "gymnasium": {"breakout", "demo"},
