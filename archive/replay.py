@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypeGuard
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from .errors import (
     UnknownFieldError,
 )
 from .guard import lock
+from .options import Options, is_int
 from .priorities import Priorities, position
 from .rows import Rows
 from .samplers import DRAW_VERSION, Prioritized, Sampler, Uniform, sampler_from_json, uniforms
@@ -29,34 +30,6 @@ from .valid import ValidStarts
 
 Array = np.ndarray[Any, Any]
 BAD_STATE = (KeyError, TypeError, AttributeError, IndexError, ValueError)  # what a state made by hand may cause
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a replay makes batches of rows; a frozen value that its state carries."""
-
-    batch_size: int | None = None
-    capacity: int | None = None
-    gamma: float = 0.99
-    n_step: int = 1
-    stack: int | None = None
-    padding: str | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, low in (("batch_size", 1), ("capacity", 1), ("n_step", 1), ("stack", 0), ("seed", 0)):
-            value = getattr(self, name)
-            required = name in ("n_step", "seed")
-            if (value is None and required) or (value is not None and (not is_int(value) or value < low)):
-                raise FieldError(f"{name} {value!r}: expected an integer >= {low}")
-            if value is not None and name != "seed" and value >= 1 << 48:
-                raise FieldError(f"{name} {value!r}: expected less than 2^48")
-        if self.seed >= 1 << 64:
-            raise FieldError(f"seed {self.seed}: expected less than 2^64")
-        if not isinstance(self.gamma, (int, float)) or not 0 <= self.gamma <= 1:
-            raise FieldError(f"gamma {self.gamma!r}: expected 0 to 1")
-        if self.padding not in (None, "zero", "repeat"):
-            raise FieldError(f"padding {self.padding!r}: expected 'zero' or 'repeat'")
 
 
 class Replay:
@@ -319,8 +292,3 @@ def restored(
     replay = Replay(rows, run_id, Options(**options), sampler or made)
     replay._load(state)
     return replay
-
-
-def is_int(value: Any) -> TypeGuard[int]:
-    """Tell whether a value is an integer and no bool."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -16,7 +16,8 @@ from .guard import lock
 from .header import Header
 from .layout import FORMAT_VERSION
 from .lazy import LazyColumn
-from .replay import Options, Replay, restored
+from .options import Options
+from .replay import Replay, restored
 from .rows import Rows
 from .samplers import Sampler, Uniform
 from .schema import Schema, is_observation

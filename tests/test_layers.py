@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
 errors   batch   disk   record   rewind   guard   _core   _file
+options
 block   chunk   lock   payload   samplers   change
 schema
 spaces   datasets   episodes   intake   layout
