@@ -589,14 +589,16 @@ def forks_while_opening_and_is_killed(path):
     """A thread forks while another one is opening a run: the child must not keep that run's lock."""
     recorder = Recorder(path).started()
     recorder.close()
-    recover = archive.opening.recover
+    recover, threads = archive.opening.recover, []
 
     def fork_and_recover(*arguments):
-        in_thread(lambda: fork(survivor)).join()
+        threads.append(in_thread(lambda: fork(survivor)))
+        pause()  # the fork waits until the run is open, or comes before it: never in between
         return recover(*arguments)
 
     archive.opening.recover = fork_and_recover
     recorder.reopen()
+    threads[0].join()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

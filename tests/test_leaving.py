@@ -32,11 +32,16 @@ def play(scenario, folder, **options):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
     halves = ((0, TRIES // 2 - 1), (TRIES // 2, TRIES - 1))
     commands = [[sys.executable, str(script), scenario, str(folder), *map(str, half)] for half in halves]
-    for process in [subprocess.Popen(command, **pipes) for command in commands]:
-        with process:
+    processes = [subprocess.Popen(command, **pipes) for command in commands]
+    try:
+        for process in processes:
             found, error = process.communicate(timeout=HANGS)
-        assert process.returncode == 0, error
-        codes, errors = codes + [int(code) for code in found.split()], errors + error
+            assert process.returncode == 0, error
+            codes, errors = codes + [int(code) for code in found.split()], errors + error
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
     assert "Fatal Python error" not in errors, errors
     assert "Exception ignored" not in errors, errors
     return codes, errors
