@@ -231,11 +231,11 @@ def find_rows(const int64_t[::1] env not None, const int64_t[::1] row not None, 
 
 def pick_valid(const int64_t[::1] rank not None, const int64_t[::1] until not None, const int64_t[::1] skip not None,
                const int64_t[::1] base not None, const int64_t[::1] size not None, const int64_t[::1] start not None,
-               const int64_t[::1] valid not None, int64_t[::1] env not None, int64_t[::1] row not None):
+               const int64_t[::1] valid not None, int64_t stride, int64_t[::1] env not None, int64_t[::1] row not None):
     """Write environment and row of the rank[i]-th valid start, environment by environment, oldest first.
 
     until[e]: valid starts of environments 0 .. e; skip[e]: those of e older than the capacity;
-    valid[s]: valid starts of s's environment before segment s.
+    valid[s]: valid starts of s's environment before segment s; within a segment they lie `stride` rows apart.
     """
     cdef Py_ssize_t i
     cdef int64_t e, rest, s
@@ -246,7 +246,7 @@ def pick_valid(const int64_t[::1] rank not None, const int64_t[::1] until not No
             rest = rank[i] - (until[e - 1] if e else 0) + skip[e]
             s = base[e] + last_at_most(valid, base[e], size[e], rest)
             env[i] = e
-            row[i] = start[s] + rest - valid[s]
+            row[i] = start[s] + (rest - valid[s]) * stride
 
 
 def pick_slots(const int64_t[::1] slot not None, const int64_t[::1] transitions not None, int64_t capacity,
@@ -291,6 +291,17 @@ cdef class SumTree:
     def total(self):
         """Sum of all leaves."""
         return sum8(self.nodes, self.first[self.first.shape[0] - 1])
+
+    @property
+    def smallest(self):
+        """Smallest leaf above 0; 0 if there is none. Reads every leaf."""
+        cdef double result = 0
+        cdef Py_ssize_t i
+        with nogil:
+            for i in range(self.size):
+                if self.nodes[i] > 0 and (result == 0 or self.nodes[i] < result):
+                    result = self.nodes[i]
+        return result
 
     @property
     def nbytes(self):

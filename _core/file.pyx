@@ -11,8 +11,8 @@ so that no signal handler and no other bytecode can run inside a callback of HDF
 
 import os
 
-from cpython.bytearray cimport PyByteArray_AS_STRING
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AsString
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from libc.errno cimport EINTR, EIO, ENOMEM, ENOSPC, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -149,14 +149,14 @@ cdef class ReadView:
 
     cdef bytearray page_from_disk(self, int64_t number):
         cdef bytearray page = bytearray(PAGE)
-        cdef int failed = self.fetch(<uint8_t *> PyByteArray_AS_STRING(page), PAGE, number * PAGE)
+        cdef int failed = self.fetch(<uint8_t *> PyByteArray_AsString(page), PAGE, number * PAGE)
         if failed and not self.error:
             self.error = failed
         return page
 
     cdef int fetch(self, uint8_t *to, int64_t size, int64_t start) noexcept:
         """Read from the disk and lay the journal over it."""
-        cdef const uint8_t *entry = <const uint8_t *> PyBytes_AS_STRING(self.journal)
+        cdef const uint8_t *entry = <const uint8_t *> PyBytes_AsString(self.journal)
         cdef const uint8_t *stop = entry + len(self.journal)
         cdef int64_t offset, first, last
         cdef uint32_t length
@@ -176,7 +176,7 @@ cdef class ReadView:
     def read_at(self, int64_t offset, int64_t size):
         """Return `size` bytes at `offset` as the newest commit has them, zeros past the end of the file."""
         cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
-        cdef int failed = self.fetch(<uint8_t *> PyBytes_AS_STRING(out), size, offset)
+        cdef int failed = self.fetch(<uint8_t *> PyBytes_AsString(out), size, offset)
         if failed:
             raise OSError(failed, os.strerror(failed))
         return out
@@ -198,7 +198,7 @@ cdef class ReadView:
                 page = self.pages[number] = self.page_from_disk(number)
                 self.fresh += 1
             n = min(PAGE - within, size - done)
-            memcpy(&out[done], PyByteArray_AS_STRING(page) + within, n)
+            memcpy(&out[done], PyByteArray_AsString(page) + within, n)
             done += n
         self.position += size
         return size
@@ -282,7 +282,7 @@ cdef class JournaledFile:
         try:
             if offset == 0 and size == SUPERBLOCK:
                 copy = bytearray(data)
-                clear_open_flag(<uint8_t *> PyByteArray_AS_STRING(copy))
+                clear_open_flag(<uint8_t *> PyByteArray_AsString(copy))
                 data = copy
             self.last_offset, self.last_size = offset, size
             self.size = max(self.size, offset + size)
@@ -324,7 +324,7 @@ cdef class JournaledFile:
     def read_at(self, int64_t offset, int64_t size):
         """Return `size` bytes at `offset` as HDF5 would see them: uncommitted changes included."""
         cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
-        cdef int failed = self.fetch(<uint8_t *> PyBytes_AS_STRING(out), size, offset)
+        cdef int failed = self.fetch(<uint8_t *> PyBytes_AsString(out), size, offset)
         if failed:
             raise OSError(failed, os.strerror(failed))
         return out
@@ -348,7 +348,7 @@ cdef class JournaledFile:
         size = min(offset + size, self.base) - offset
         if self.live and size > 0:
             zeros = bytearray(size)
-            self.error = self.hold(<const uint8_t *> PyByteArray_AS_STRING(zeros), size, offset) or self.error
+            self.error = self.hold(<const uint8_t *> PyByteArray_AsString(zeros), size, offset) or self.error
 
     def journal(self):
         """Return the held blocks as journal entries (offset u64, size u32, bytes) in file order."""
@@ -430,7 +430,7 @@ cdef class JournaledFile:
                 if block is not None:
                     first = max(offset, number * BLOCK)
                     last = min(min(offset + size, (number + 1) * BLOCK), self.base)
-                    memcpy(to + (first - offset), PyByteArray_AS_STRING(block) + (first - number * BLOCK), last - first)
+                    memcpy(to + (first - offset), PyByteArray_AsString(block) + (first - number * BLOCK), last - first)
         return failed
 
     cdef bint is_held(self, int64_t offset, int64_t size) except? -1:
@@ -453,7 +453,7 @@ cdef class JournaledFile:
             if block is None:
                 block = bytearray(BLOCK)
                 if last - first < BLOCK:
-                    failed = read_all(self.fd, <uint8_t *> PyByteArray_AS_STRING(block), BLOCK, number * BLOCK) or failed
+                    failed = read_all(self.fd, <uint8_t *> PyByteArray_AsString(block), BLOCK, number * BLOCK) or failed
                 self.held[number] = block
-            memcpy(PyByteArray_AS_STRING(block) + (first - number * BLOCK), start + (first - offset), last - first)
+            memcpy(PyByteArray_AsString(block) + (first - number * BLOCK), start + (first - offset), last - first)
         return failed

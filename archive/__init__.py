@@ -38,8 +38,8 @@ from .errors import (
 from .opening import create, open  # noqa: A004 - the name is part of the public contract
 from .replay import Replay
 from .run import Run
-from .samplers import Prioritized, Uniform
-from .schema import Field, Schema
+from .samplers import Epoch, Linear, Prioritized, Uniform
+from .schema import Field, Schema, Text
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,11 +47,13 @@ __all__ = [
     "Batch",
     "Checkpoint",
     "DamagedError",
+    "Epoch",
     "ExistingRunError",
     "Field",
     "FieldError",
     "FieldTypeError",
     "IndexRangeError",
+    "Linear",
     "LockedError",
     "MemoryBudgetError",
     "MissingRunError",
@@ -64,6 +66,7 @@ __all__ = [
     "Schema",
     "SchemaError",
     "StateError",
+    "Text",
     "Uniform",
     "UnknownFieldError",
     "VersionError",

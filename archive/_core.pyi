@@ -68,6 +68,7 @@ def pick_valid(
     size: _Ints,
     start: _Ints,
     valid: _Ints,
+    stride: int,
     env: _Ints,
     row: _Ints,
 ) -> None:
@@ -98,6 +99,10 @@ class SumTree:
     @property
     def total(self) -> float:
         """Sum of all leaves."""
+
+    @property
+    def smallest(self) -> float:
+        """Smallest leaf above 0; 0 if there is none. Reads every leaf."""
 
     @property
     def nbytes(self) -> int:

@@ -45,8 +45,8 @@ class Batch:
         return dict(self._arrays)
 
 
-def nest(name: str, arrays: dict[str, Array]) -> Any:
-    """Return the array `name`, or a nested dict of the arrays whose names start with `name/`."""
+def nest(name: str, arrays: dict[str, Array], tuples: tuple[str, ...] = ()) -> Any:
+    """Return the array `name`, or the arrays whose names start with `name/` as a nested dict; `tuples` as tuples."""
     if name in arrays:
         return arrays[name]
     result: dict[str, Any] = {}
@@ -55,4 +55,30 @@ def nest(name: str, arrays: dict[str, Array]) -> Any:
         for key in keys[:-1]:
             place = place.setdefault(key, {})
         place[keys[-1]] = array
-    return result
+    return tupled(name, result, tuples)
+
+
+def texts_of(array: Array) -> Array:
+    """Return a copy of an array, stored text as str."""
+    return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array.copy()
+
+
+def decoded(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Return fields by name, stored text as str."""
+    return {k: texts_of(v) if v.dtype.kind == "S" else v for k, v in arrays.items()}
+
+
+def nest_all(arrays: dict[str, Array], tuples: tuple[str, ...]) -> dict[str, Any]:
+    """Return fields by name, the parts of an observation or action nested as they arrived, text as str."""
+    arrays = decoded(arrays)
+    tops = dict.fromkeys(k.split("/")[0] if k.split("/")[0] in ("observation", "action") else k for k in arrays)
+    groups = {t: {k: v for k, v in arrays.items() if k == t or k.startswith(f"{t}/")} for t in tops}
+    return {top: nest(top, group, tuples) for top, group in groups.items()}
+
+
+def tupled(name: str, value: Any, tuples: tuple[str, ...]) -> Any:
+    """Return a nested dict with those parts that `tuples` names as tuples."""
+    if not isinstance(value, dict):
+        return value
+    parts = {key: tupled(f"{name}/{key}", part, tuples) for key, part in value.items()}
+    return tuple(parts.values()) if name in tuples else parts

@@ -1,23 +1,22 @@
-"""One chunk of rows of one field of one environment as bytes in the file: shuffle, deflate, trailer, checksum.
+"""One chunk of rows of one field of one environment as bytes in the file: shuffle, codec, trailer, checksum.
 
-HDF5 sees an ordinary shuffle + gzip + fletcher32 chunk. Between the deflate stream and the checksum stands a trailer
-that readers ignore, since deflate knows its own end; by the trailers alone a file can be rebuilt.
+HDF5 sees an ordinary chunk of its filters. Between the codec's stream and the checksum stands a trailer that readers
+ignore, since the stream knows its own end; by the trailers alone a file can be rebuilt.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from zlib_ng import zlib_ng
 
 from . import _core
+from .codec import ERRORS as CODEC_ERRORS
+from .codec import Codec
 from .errors import DamagedError
-
-LEVEL = 2  # zlib-ng: smaller than zlib's own level 1 at three times its speed
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Trailer:
     rows: int
     first: int
     raw: int  # decoded bytes
-    packed: int  # bytes of the deflate stream in front of the trailer
+    packed: int  # bytes of the codec's stream in front of the trailer
     check: int = 0  # crc32 of stream and trailer
 
     MAGIC: ClassVar[bytes] = b"RLAT"
@@ -51,24 +50,18 @@ class Trailer:
         return cls(run_id, epoch, field, env, rows, first, raw, packed, check) if magic == cls.MAGIC else None
 
 
-def encode(rows: np.ndarray[Any, Any], itemsize: int, trailer: Trailer) -> bytes:
-    """Return the bytes of a chunk: `rows` are its decoded bytes (uint8, contiguous).
-
-    A chunk that does not shrink becomes a stored (level 0) stream, so every chunk has the same filters.
-    """
+def encode(rows: np.ndarray[Any, Any], itemsize: int, codec: Codec, trailer: Trailer) -> bytes:
+    """Return the bytes of a chunk: `rows` are its decoded bytes (uint8, contiguous)."""
     if itemsize > 1:
         mixed = np.empty_like(rows)
         _core.shuffle(rows, mixed, itemsize)
         rows = mixed
-    stream = zlib_ng.compress(rows.data, LEVEL)
-    if len(stream) >= len(rows):
-        stream = zlib.compress(rows.data, 0)
-    values = {**trailer.__dict__, "raw": len(rows), "packed": len(stream)}
-    body = stream + Trailer(**values).pack(stream)
+    stream = codec.encode(rows, Trailer.SIZE)
+    body = stream + replace(trailer, raw=len(rows), packed=len(stream)).pack(stream)
     return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
 
 
-def decode(data: bytes, itemsize: int, expected: Trailer, out: np.ndarray[Any, Any], where: str) -> None:
+def decode(data: bytes, itemsize: int, codec: Codec, expected: Trailer, out: np.ndarray[Any, Any], where: str) -> None:
     """Decode a chunk into `out` (uint8, its decoded size), or raise DamagedError naming `where`.
 
     Checked: the checksum, and that the trailer names the run, field, environment and first row of `expected`.
@@ -80,8 +73,8 @@ def decode(data: bytes, itemsize: int, expected: Trailer, out: np.ndarray[Any, A
     if trailer is None or identity(trailer) != identity(expected) or trailer.packed != len(body) - Trailer.SIZE:
         raise DamagedError(f"{where}: expected {identity(expected)}, found {trailer and identity(trailer)}")
     try:
-        raw = zlib_ng.decompressobj().decompress(body[: trailer.packed], len(out) + 1)
-    except zlib_ng.error as error:  # type: ignore[misc] # its stub calls the class an instance
+        raw = codec.decode(body[: trailer.packed], len(out))
+    except CODEC_ERRORS as error:
         raise DamagedError(f"{where}: {error}") from error
     if len(raw) != len(out):
         raise DamagedError(f"{where}: expected {len(out)} bytes, found {len(raw)}")

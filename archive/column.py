@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _core
 from .chunk import decode
+from .codec import CODECS
 from .errors import DamagedError, MemoryBudgetError
 from .header import Header
 
@@ -27,9 +28,10 @@ class Column:
         self.header, self.number, self.read, self.path = header, number, read, path
         self.envs, self.chunk_rows = header.schema.envs, header.rows[self.name]
         self.dtype = np.dtype(self.field.dtype)
+        self.codec = CODECS[header.codec(self.name)]
         self.table = _core.ChunkTable(slots)
         self.pool = np.empty((slots * self.chunk_rows, self.field.nbytes), np.uint8)
-        self.values = self.pool.reshape(-1).view(self.dtype).reshape(-1, *self.field.shape)
+        self.values = self.pool.reshape(-1).view(self.dtype).reshape(len(self.pool), *self.field.shape)
         self.open: set[int] = set()  # chunks with rows that are not in the file as a full chunk yet
         self.newest = np.zeros(self.envs, np.int64)  # of a writer: where in the pool each environment's last row is
         self.offset = np.full(64, -1, np.int64)
@@ -53,7 +55,7 @@ class Column:
             raise DamagedError(f"{where}: the chunk is missing")
         data = self.read(int(self.offset[chunk]), int(self.size[chunk]))
         expected = self.header.trailer(self.number, env, first, self.chunk_rows, 0)
-        decode(data, self.dtype.itemsize, expected, self.bytes_of(slot), where)
+        decode(data, self.dtype.itemsize, self.codec, expected, self.bytes_of(slot), where)
 
     # --- the pool
 
@@ -73,6 +75,8 @@ class Column:
     def load(self, chunk: int) -> None:
         """Bring a chunk of the file into the pool."""
         slot = self.claim(chunk)
+        if not self.field.nbytes:
+            return  # a field of no elements has no chunks
         try:
             self.fetch(chunk, slot)
         except BaseException:

@@ -67,6 +67,8 @@ class Commits:
         for number, column in enumerate(self.rows.columns.values()):
             base = bases[number] = self.rows.bases(column.chunk_rows)
             known = rows[number] = self.rows.known(column.name)
+            if not column.field.nbytes:
+                continue
             if not offset[number] and (known > base).any():
                 offset[number] = self.store.create_tail(number)
             moved = self.tail_base[number] != base

@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import h5py
 import numpy as np
 
-from .schema import Field
+from .codec import GZIP_LEVEL, ZSTD_LEVEL
+from .schema import Field, is_observation
 
 
-def growing(handle: h5py.File, name: str, field: Field, rows: int, envs: int | None) -> None:
-    """Create a field that grows along rows: gzip behind shuffle, fletcher32 last, `rows` rows a chunk."""
+def growing(handle: h5py.File, name: str, field: Field, codec: str, rows: int, envs: int | None) -> None:
+    """Create a field that grows along rows: shuffle, the codec's filter, fletcher32 last, `rows` rows a chunk.
+
+    An axis of no elements may grow as well, since HDF5 wants chunks of at least one element.
+    """
     lead, chunk = ((envs,), (rows, 1)) if envs is not None else ((), (rows,))
     dataset = handle.create_dataset(
         name,
         (0, *lead, *field.shape),
         np.dtype(field.dtype),
-        chunks=(*chunk, *field.shape),
-        maxshape=(None, *lead, *field.shape),
-        compression="gzip",
-        compression_opts=2,
+        chunks=(*chunk, *(max(n, 1) for n in field.shape)),
+        maxshape=(None, *lead, *(n or None for n in field.shape)),
         shuffle=np.dtype(field.dtype).itemsize > 1,
         fletcher32=True,
+        **filter_of(codec),
     )
     if envs is None and field.dtype == "|u1":
         mark_image(dataset, field.shape)
     if field.description:
         dataset.attrs["description"] = np.bytes_(field.description.encode())
+
+
+def filter_of(codec: str) -> dict[str, Any]:
+    """Return h5py's arguments for a codec's filter; hdf5plugin registers those that HDF5 does not bring."""
+    if codec in ("gzip", "none"):
+        return {"compression": "gzip", "compression_opts": GZIP_LEVEL if codec == "gzip" else 0}
+    import hdf5plugin
+
+    return dict(hdf5plugin.Zstd(clevel=ZSTD_LEVEL) if codec == "zstd" else hdf5plugin.LZ4())
+
+
+def view(handle: h5py.File, name: str, source: str, env: int, rows: int) -> None:
+    """Create a virtual dataset of one environment's rows, in the same file."""
+    whole = handle[source]
+    layout = h5py.VirtualLayout((rows, *whole.shape[2:]), whole.dtype)
+    if rows:
+        layout[:] = h5py.VirtualSource(".", source, whole.shape)[:rows, env]
+    mark_image(handle.create_virtual_dataset(name, layout), whole.shape[2:])
+
+
+def frame_fields(fields: Mapping[str, Field]) -> list[str]:
+    """Return the fields of grey or colour frames: (H, W), (H, W, 1 or 3) or (1 or 3, H, W), uint8."""
+    return [name for name, field in fields.items() if is_observation(name) and is_frame(field)]
+
+
+def is_frame(field: Field) -> bool:
+    """Tell whether rows of a field can be shown as pictures."""
+    shape = field.shape
+    grey = len(shape) == 2
+    colour = len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3))
+    sides = shape if grey else shape[1:] if len(shape) == 3 and shape[0] in (1, 3) else shape[:2]
+    return field.dtype == "|u1" and (grey or colour) and min(sides, default=0) > 1
 
 
 def contiguous(handle: h5py.File, name: str, size: int) -> h5py.Dataset:

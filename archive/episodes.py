@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .schema import EPISODE_COLUMNS
-
 Array = np.ndarray[Any, Any]
 CHUNK = 1024  # episodes of one chunk on disk
 
@@ -75,15 +73,16 @@ class Episodes:
     that the file does not have yet, apart from those of `current`.
     """
 
-    def __init__(self, envs: int, columns: Mapping[str, Array] | None = None) -> None:
+    def __init__(self, envs: int, dtypes: Mapping[str, str], columns: Mapping[str, Array] | None = None) -> None:
         self.envs = envs
-        self.columns = {name: np.zeros(64, dtype) for name, dtype in EPISODE_COLUMNS.items()}
+        self.columns = {name: np.zeros(64, dtype) for name, dtype in dtypes.items()}
         self.count = 0
         self.dirty: set[int] = set()
+        self.shown = 0  # how often an episode was hidden or shown
         self.current = np.full(envs, -1, np.int64)
         self.segments = Segments(envs)
         if columns is not None:
-            self.columns = {name: np.array(columns[name]) for name in EPISODE_COLUMNS}
+            self.columns = {name: np.array(columns[name], dtype) for name, dtype in dtypes.items()}
             self.cut(len(self.columns["env"]))
 
     def __getitem__(self, name: str) -> Array:
@@ -99,7 +98,7 @@ class Episodes:
         result[begun] = seg.first[last[begun]] + self.columns["length"][self.current[begun]]
         return result
 
-    def begin(self, env: int, start: int, seed: int = -1) -> None:
+    def begin(self, env: int, start: int, seed: int = -1, **given: Any) -> None:
         """Start an environment's next episode at row `start`; its observation is there, so far its final one."""
         first = 0
         if self.current[env] >= 0:
@@ -108,9 +107,9 @@ class Episodes:
             self.dirty.add(int(self.current[env]) // CHUNK)  # it may have grown since the last commit
         if self.count == len(self.columns["env"]):
             self.columns = {name: np.concatenate([a, np.zeros_like(a)]) for name, a in self.columns.items()}
-        values = {"env": env, "start": start, "seed": seed, "final": True}
+        values = {"env": env, "start": start, "seed": seed, "final": True, **given}
         for name, column in self.columns.items():
-            column[self.count] = values.get(name, 0)
+            column[self.count] = values.get(name, column.dtype.type())
         self.segments.append(env, start, first, self.count)
         self.current[env] = self.count
         self.dirty.add(self.count // CHUNK)
@@ -136,6 +135,15 @@ class Episodes:
         for name, value in values.items():
             self.columns[name][now] = value
         self.dirty.add(now // CHUNK)
+
+    def annotate(self, number: int, **values: Any) -> None:
+        """Set columns of any episode; hiding or showing one changes what may be drawn."""
+        if "hidden" in values and values["hidden"] != self.columns["hidden"][number]:
+            self.segments.version += 1
+            self.shown += 1
+        for name, value in values.items():
+            self.columns[name][number] = value
+        self.dirty.add(number // CHUNK)
 
     def changed(self) -> set[int]:
         """Return the chunks of the table that the file does not have yet; those of episodes going on are among them."""

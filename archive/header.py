@@ -26,11 +26,16 @@ class Header:
     schema: Schema
     rows: Mapping[str, int]
     region: Region
+    compression: str = "gzip"
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the fields; a field's number is its place here."""
         return tuple(self.schema.steps)
+
+    def codec(self, name: str) -> str:
+        """Return the name of a field's codec: its own, or the run's."""
+        return self.schema.steps[name].compression or self.compression
 
     def row_bytes(self, name: str) -> int:
         """Return the bytes of one row of a field."""
@@ -48,6 +53,7 @@ class Header:
             "run_id": self.run_id,
             "schema": self.schema.to_json(),
             "rows": dict(self.rows),
+            "compression": self.compression,
             "records": [f"{self.region.offset:016x}", self.region.room],  # fixed width: known before it is placed
         }
 
@@ -62,7 +68,9 @@ class Header:
         except SchemaError as error:
             raise SchemaError(f"{path}: {error}") from error
         offset, room = values["records"]
-        return cls(values["run_id"], schema, values["rows"], Region(int(offset, 16), room))
+        return cls(
+            values["run_id"], schema, values["rows"], Region(int(offset, 16), room), values.get("compression", "gzip")
+        )
 
     @classmethod
     def read(cls, fd: int, path: str) -> Header:

@@ -10,7 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from .layout import FORMAT_VERSION
 from .run import Run
+from .source import Source
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -18,7 +20,7 @@ def summary(run: Run) -> dict[str, Any]:
     return {
         "file": str(run.path),
         "bytes": Path(run.path).stat().st_size,
-        **run.about(),
+        **about(run),
         "environments": run.num_envs,
         "rows": run.num_rows,
         "steps": run.num_steps,
@@ -29,6 +31,24 @@ def summary(run: Run) -> dict[str, Any]:
         ],
         "metadata": dict(run.metadata),
     }
+
+
+def about(run: Run) -> dict[str, Any]:
+    """Return run id, format version, environment, when the run was created and whether it was closed."""
+    record = run._file.record if isinstance(run._file, Source) else None
+    return {
+        "run_id": run._header.run_id,
+        "format_version": FORMAT_VERSION,
+        "environment": run._texts.get("environment", {}).get("id"),
+        "created": run._texts.get("provenance", {}).get("created"),
+        "complete": record is not None and record.in_fields,
+    }
+
+
+def stored_size(run: Run, field: str) -> tuple[int, int]:
+    """Return how many chunks of a field are in the file, and their bytes."""
+    column = run._rows.columns[field]
+    return int((column.offset >= 0).sum()), int(column.size.sum())
 
 
 def episodes(run: Run) -> dict[str, Any]:
@@ -55,16 +75,16 @@ def fields(run: Run) -> list[dict[str, Any]]:
     """Return dtype, shape, codec and size of every field."""
     result = []
     for name, field in run.schema.steps.items():
-        chunks, stored = run.stored(name)
-        raw = chunks * run.chunk_rows(name) * field.nbytes
+        chunks, stored = stored_size(run, name)
+        raw = chunks * run._header.rows[name] * field.nbytes
         result.append(
             {
                 "name": name,
                 "dtype": str(np.dtype(field.dtype)),
                 "shape": list(field.shape),
                 "stacked": field.stacked,
-                "codec": "gzip" if np.dtype(field.dtype).itemsize == 1 else "shuffle+gzip",
-                "chunk_rows": run.chunk_rows(name),
+                "codec": ("" if np.dtype(field.dtype).itemsize == 1 else "shuffle+") + run._header.codec(name),
+                "chunk_rows": run._header.rows[name],
                 "chunks": chunks,
                 "stored_bytes": stored,
                 "ratio": round(raw / stored, 2) if stored else None,

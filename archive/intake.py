@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .errors import FieldError, UnknownFieldError
-from .schema import Field, Schema, as_array, is_observation
+from .casting import as_array
+from .errors import FieldError, PriorityError, UnknownFieldError
+from .schema import Field, Schema, is_observation
 
 Array = np.ndarray[Any, Any]
 
@@ -38,20 +39,40 @@ class Intake:
         check_parts(value, [name.split("/")[1:] for name in fields], next(iter(fields)).split("/")[0])
         return {name: self.one(name, part(name, value), rows) for name in fields}
 
-    def step(self, values: Mapping[str, Any], info: Any, extras: Mapping[str, Any]) -> dict[str, Array]:
-        """Return what completes the waiting rows: action, reward, flags and extra fields."""
+    def step(
+        self, values: Mapping[str, Any], info: Any, extras: Mapping[str, Any], completes: bool = True
+    ) -> dict[str, Array]:
+        """Return what completes the waiting rows: action, reward, flags and extra fields.
+
+        Without a row that it `completes`, where every environment is reset, nothing extra is needed.
+        """
         result = self.group(self.actions, values["action"])
         for name in ("reward", "terminated", "truncated"):
             result[name] = self.one(name, values[name])
         given = dict(extras)
+        ended = result["terminated"] | result["truncated"]
         for name in self.schema.extras:
-            if name.startswith("info/") and name not in given and isinstance(info, Mapping):
-                given[name] = info.get(name.removeprefix("info/"))
-            if given.get(name) is None:
+            value = given.pop(name, None)
+            if value is None and name.startswith("info/") and isinstance(info, Mapping):
+                value = self.from_info(name, info, ended)
+            if value is None and (name == "priority" or not completes):
+                value = np.full((*ended.shape, *self.schema.steps[name].shape), np.nan if name == "priority" else 0)
+                value = value if self.schema.num_envs is not None else value[0]
+            if value is None:
                 raise FieldError(f"field {name!r} is missing")
-            result[name] = self.one(name, given.pop(name))
+            result[name] = checked_priority(name, self.one(name, value))
         self.refuse_unknown(given)
         return result
+
+    def from_info(self, name: str, info: Mapping[str, Any], ended: Array) -> Any:
+        """Return a field's value in `info`; in SAME_STEP mode environments that ended have theirs in final_info."""
+        key = name.removeprefix("info/")
+        value, final = info.get(key), info.get("final_info")
+        if not ended.any() or not isinstance(final, Mapping) or key not in final:
+            return value
+        lasts = as_array(name, final[key])
+        value = np.zeros_like(lasts) if value is None else as_array(name, value)
+        return np.where(ended.reshape(-1, *(1,) * (lasts.ndim - 1)), lasts, value)
 
     def extend(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Return whole rows (rows, *shape) of one environment; missing flags are False."""
@@ -70,16 +91,42 @@ class Intake:
         for name, field in self.schema.steps.items():
             top = name.split("/")[0]
             if name not in given and top not in given:
-                if name not in ("terminated", "truncated", "is_first", "is_last"):
+                if name not in ("terminated", "truncated", "is_first", "is_last", "priority"):
                     raise FieldError(f"field {name!r} is missing")
-                result[name] = np.zeros(rows, np.bool_)
+                result[name] = np.full(rows, np.nan if name == "priority" else False, field.dtype)
                 continue
             value = given[name] if name in given else part(name, given[top])
             shape = (rows, *field.shape)
-            result[name] = field.cast(name, value, shape)
+            result[name] = checked_priority(name, field.cast(name, value, shape))
         self.refuse_unknown(
             {k: v for k, v in given.items() if k not in {n.split("/")[0] for n in result} | set(result)}
         )
+        return result
+
+    def finals(self, info: Any, ended: Array, observations: Mapping[str, Array]) -> dict[str, Array]:
+        """Return observations with those of ended environments replaced by info["final_obs"] (SAME_STEP autoreset)."""
+        if not isinstance(info, Mapping) or "final_obs" not in info:
+            raise FieldError("an environment ended, but info has no 'final_obs', which SAME_STEP autoreset puts there")
+        result = {name: array.copy() for name, array in observations.items()}
+        given = info["final_obs"]
+        for env in np.flatnonzero(ended).tolist():
+            value = mapped_at(given, env) if isinstance(given, (Mapping, tuple)) else given[env]
+            if value is None:
+                raise FieldError(f"environment {env} ended, but info['final_obs'] has nothing for it")
+            for name, field in self.observations.items():
+                result[name][env] = field.cast(name, part(name, value), field.arrives)
+        return result
+
+    def columns(self, given: Mapping[str, Any], envs: int) -> dict[str, Array]:
+        """Return the user's episode columns, one value for each of `envs` environments."""
+        result = {}
+        for name, value in given.items():
+            if name not in self.schema.episodes:
+                known = ", ".join(self.schema.episodes) or "none"
+                raise UnknownFieldError(f"episode column {name!r} is not in the schema, which has {known}")
+            single = np.ndim(value) == 0
+            array = self.schema.episodes[name].cast(name, value, () if single else (envs,))
+            result[name] = np.broadcast_to(array, (envs,))
         return result
 
     def refuse_unknown(self, names: Mapping[str, Any]) -> None:
@@ -94,16 +141,27 @@ class Intake:
 
         `first` is true where an episode starts.
         """
-        result = {}
         for name, array in observations.items():
-            field = self.observations[name]
-            if field.stacked is None:
-                result[name] = array
-                continue
-            stack = np.moveaxis(array, field.stack_axis + 1, 1)
-            self.check_stack(name, stack, first)
-            result[name] = stack[:, -1]
-        return result
+            if self.observations[name].stacked is not None:
+                self.check_stack(name, self.stack_of(name, array), first)
+        return self.newest(observations)
+
+    def newest(self, observations: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the newest frame of each stacked field, other fields as they are."""
+        stacked = {k for k, f in self.observations.items() if f.stacked is not None}
+        return {k: self.stack_of(k, v)[:, -1] if k in stacked else v for k, v in observations.items()}
+
+    def stack_of(self, name: str, array: Array) -> Array:
+        """Return a stacked field as (envs, frames, *shape)."""
+        return np.moveaxis(array, self.observations[name].stack_axis + 1, 1)
+
+    def check_continues(self, before: Mapping[str, Array], after: Mapping[str, Array]) -> None:
+        """Refuse stacks `after` whose older frames are not the newer ones of `before`."""
+        for name, field in self.observations.items():
+            if field.stacked is not None:
+                old, new = self.stack_of(name, before[name]), self.stack_of(name, after[name])
+                if not same(new[:, :-1], old[:, 1:]):
+                    raise FieldError(f"field {name!r}: the next stack does not continue the one before it")
 
     def check_stack(self, name: str, stack: Array, first: Array) -> None:
         """Refuse a stack whose older frames are not what was stored."""
@@ -124,7 +182,7 @@ class Intake:
         """Keep the stacks of these environments to check the next ones against."""
         for name, array in observations.items():
             if self.observations[name].stacked is not None:
-                stack = np.moveaxis(array, self.observations[name].stack_axis + 1, 1)
+                stack = self.stack_of(name, array)
                 if name not in self.stacks or len(env) == len(stack):
                     self.stacks[name] = stack.copy()
                 else:
@@ -144,6 +202,19 @@ def check_parts(value: Any, paths: list[list[str]], name: str) -> None:
             if not rest:
                 raise UnknownFieldError(f"field {f'{name}/{key}'!r} is not in the schema")
             check_parts(inner, rest, f"{name}/{key}")
+    elif isinstance(value, (tuple, list)) and paths and all(path for path in paths):
+        parts = len({path[0] for path in paths})
+        if len(value) != parts:
+            raise FieldError(f"field {name!r}: expected {parts} parts, found {len(value)}")
+        for key, inner in enumerate(value):
+            check_parts(inner, [path[1:] for path in paths if path[0] == str(key)], f"{name}/{key}")
+
+
+def checked_priority(name: str, array: Array) -> Array:
+    """Return the values of a field; a priority must be finite and >= 0, or NaN for none."""
+    if name == "priority" and not ((array >= 0) & (array < np.inf) | np.isnan(array)).all():
+        raise PriorityError("priority: expected finite numbers >= 0, or NaN for none")
+    return array
 
 
 def seeds_of(seed: Any, envs: int) -> Array:
@@ -168,6 +239,13 @@ def part(name: str, value: Any) -> Any:
         except (KeyError, IndexError, ValueError, TypeError):
             raise FieldError(f"field {name!r} is missing") from None
     return value
+
+
+def mapped_at(value: Any, index: int) -> Any:
+    """Return entry `index` of every array of a nested value."""
+    if isinstance(value, Mapping):
+        return {k: mapped_at(v, index) for k, v in value.items()}
+    return tuple(mapped_at(v, index) for v in value) if isinstance(value, tuple) else value[index]
 
 
 def first_leaf(value: Any) -> Any:

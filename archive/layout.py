@@ -21,7 +21,7 @@ def chunk_rows(fields: Mapping[str, Field], envs: int) -> dict[str, int]:
     >>> chunk_rows({"observation": Field("uint8", (84, 84)), "reward": Field("float32")}, 1)
     {'observation': 16, 'reward': 1024}
     """
-    rows = {name: largest_power(min(MAX_ROWS, MAX_CHUNK // field.nbytes)) for name, field in fields.items()}
+    rows = {name: largest_power(min(MAX_ROWS, MAX_CHUNK // max(field.nbytes, 1))) for name, field in fields.items()}
     while True:
         open_bytes = {name: envs * open_rows(rows[name]) * field.nbytes for name, field in fields.items()}
         name = max(open_bytes, key=lambda k: (rows[k] > 1, open_bytes[k]))

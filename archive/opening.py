@@ -15,6 +15,7 @@ from typing import Any
 from . import disk
 from ._file import ReadView
 from .budget import parse_bytes
+from .codec import CODECS
 from .errors import (
     ArchiveError,
     DamagedError,
@@ -28,6 +29,7 @@ from .errors import (
 from .guard import interrupts, lock, settle_interrupts
 from .header import Header
 from .lock import WriterLock
+from .options import UNSET
 from .rows import Rows
 from .run import Run
 from .schema import Schema
@@ -35,8 +37,6 @@ from .snapshot import recover, take
 from .source import Source
 from .store import Store
 from .writer import Writer
-
-UNSET: Any = object()
 
 
 def create(
@@ -55,8 +55,8 @@ def create(
     `env_or_schema`: a Gymnasium environment or vector environment, or a Schema. `commit_every` in seconds, None for
     commits by hand only. `memory` bounds decoded chunks and sum trees. The file appears whole or not at all.
     """
-    if compression != "gzip":
-        raise SchemaError(f"compression {compression!r}: this version writes 'gzip'")
+    if compression not in CODECS:
+        raise SchemaError(f"compression {compression!r}: expected one of {', '.join(CODECS)}")
     schema = schema_of(env_or_schema).with_options(num_envs, autoreset)
     target, budget = Path(path).resolve(), parse_bytes(memory)
     texts = {
@@ -70,10 +70,12 @@ def create(
     }
     if not target.parent.is_dir():
         raise MissingRunError(f"{target.parent}: no such folder")
-    return uninterrupted(lambda: create_writer(target, schema, texts, commit_every, budget))
+    return uninterrupted(lambda: create_writer(target, schema, compression, texts, commit_every, budget))
 
 
-def create_writer(target: Path, schema: Schema, texts: dict[str, Any], commit_every: float | None, budget: int) -> Run:
+def create_writer(
+    target: Path, schema: Schema, compression: str, texts: dict[str, Any], commit_every: float | None, budget: int
+) -> Run:
     """Create a run under a name of its own and give it its name once it is whole."""
     held = WriterLock(target)
     partial = target.with_name(target.name + ".partial")
@@ -83,7 +85,7 @@ def create_writer(target: Path, schema: Schema, texts: dict[str, Any], commit_ev
             raise ExistingRunError(f"{target} exists already; open it with mode 'a' to go on")
         store = Store(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | disk.FLAGS, 0o644), str(target))
         held.claim(store.file.fd, target)
-        store.lay_out(schema, uuid.uuid4().hex[:16], texts)
+        store.lay_out(schema, uuid.uuid4().hex[:16], compression, texts)
         rows = Rows(store.header, str(target), store.file.read_at, budget)
         writer = Writer(rows, store, held, None, commit_every)
         writer.commit()
@@ -229,7 +231,14 @@ def agree(header: Header, wanted: Schema | None, target: Path) -> Header:
     if wanted is None:
         return header
     have = header.schema
-    for what, ours, theirs in (("num_envs", have.num_envs, wanted.num_envs), ("fields", have.steps, wanted.steps)):
+    pairs: list[tuple[str, Any, Any]] = [
+        ("num_envs", have.num_envs, wanted.num_envs),
+        ("fields", have.steps, wanted.steps),
+    ]
+    pairs.append(("tuples", have.tuples, wanted.tuples))
+    if wanted.episodes:  # a schema read off an environment has no columns
+        pairs.append(("episode columns", have.episodes, wanted.episodes))
+    for what, ours, theirs in pairs:
         if ours != theirs:
             raise SchemaError(f"{target}: the file has {what} {ours}, but {theirs} was given")
     return replace(header, schema=replace(have, autoreset=wanted.autoreset or have.autoreset))

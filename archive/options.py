@@ -2,40 +2,135 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from .errors import FieldError
+from .rule import Rule
+
+UNSET: Any = object()  # an argument that was not given
+EXTRAS = ("timestep", "episode", "remaining", "return_to_go")
+LEAST = {
+    "batch_size": 1,
+    "capacity": 1,
+    "n_step": 1,
+    "stack": 0,
+    "seed": 0,
+    "sequence_length": 1,
+    "burn_in": 0,
+    "stride": 1,
+}
+CHOICES = {
+    "padding": (None, "zero", "repeat"),
+    "pad": (None, "left", "right"),
+    "missing_final": ("drop", "shorten"),
+}
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a replay makes batches of rows; a frozen value that its state carries."""
+    """Every option of `run.replay` but the sampler; see there."""
 
     batch_size: int | None = None
     capacity: int | None = None
     gamma: float = 0.99
     n_step: int = 1
     stack: int | None = None
+    stack_axis: int = 1
     padding: str | None = None
+    sequence_length: int | None = None
+    burn_in: int = 0
+    stride: int = 1
+    within_episode: bool = True
+    pad: str | None = None
+    time_major: bool = False
+    offsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    previous: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    cast: Mapping[str, str] = field(default_factory=dict)
+    reward_scale: float = 1.0
+    reward_shift: float = 0.0
+    reward_clip: tuple[float, float] | None = None
+    missing_final: str = "drop"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in (("batch_size", 1), ("capacity", 1), ("n_step", 1), ("stack", 0), ("seed", 0)):
+        for name, low in LEAST.items():
             value = getattr(self, name)
-            required = name in ("n_step", "seed")
-            if (value is None and required) or (value is not None and (not is_int(value) or value < low)):
+            optional = type(self).__dataclass_fields__[name].default is None
+            if not (value is None and optional) and (not is_int(value) or value < low):
                 raise FieldError(f"{name} {value!r}: expected an integer >= {low}")
             if value is not None and name != "seed" and value >= 1 << 48:
                 raise FieldError(f"{name} {value!r}: expected less than 2^48")
         if self.seed >= 1 << 64:
             raise FieldError(f"seed {self.seed}: expected less than 2^64")
-        if not isinstance(self.gamma, (int, float)) or not 0 <= self.gamma <= 1:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise FieldError(f"{name} {getattr(self, name)!r}: expected one of {known}")
+        for name in ("gamma", "reward_scale", "reward_shift"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float, np.floating)) or not isfinite(value):
+                raise FieldError(f"{name} {getattr(self, name)!r}: expected a finite number")
+        if not 0 <= self.gamma <= 1:
             raise FieldError(f"gamma {self.gamma!r}: expected 0 to 1")
-        if self.padding not in (None, "zero", "repeat"):
-            raise FieldError(f"padding {self.padding!r}: expected 'zero' or 'repeat'")
+        unknown = set(self.extras) - set(EXTRAS)
+        if unknown:
+            raise FieldError(f"extras {sorted(unknown)}: expected some of {EXTRAS}")
+        if self.sequence_length is None and (self.burn_in or self.pad or self.time_major or not self.within_episode):
+            raise FieldError("burn_in, pad, time_major and within_episode need sequence_length")
+        if self.sequence_length is not None and self.offsets:
+            raise FieldError("offsets and sequence_length exclude each other: a sequence is a window already")
+        if not is_int(self.stack_axis) or self.stack_axis == 0:
+            raise FieldError(f"stack_axis {self.stack_axis!r}: expected 1 or more, or a negative axis; 0 is the batch")
+        if self.sequence_length is not None and self.n_step != 1:
+            raise FieldError("n_step and sequence_length exclude each other: sequences hold raw rewards")
+        self.normalise()
+
+    def normalise(self) -> None:
+        """Bring what may be given in several forms into one, so that a round trip to JSON gives an equal value."""
+        if self.reward_clip is not None:
+            object.__setattr__(self, "reward_clip", checked_clip(self.reward_clip))
+        offsets = {k: tuple(int(o) for o in v) for k, v in self.offsets.items()}
+        object.__setattr__(self, "offsets", offsets)
+        try:
+            object.__setattr__(self, "cast", {k: np.dtype(v).str for k, v in self.cast.items()})
+        except TypeError as error:
+            raise FieldError(f"cast {dict(self.cast)!r}: {error}") from error
+        for name in ("previous", "extras"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def rule(self) -> Rule:
+        """Return which starts are valid under these options."""
+        if self.sequence_length is None:
+            return Rule(self.n_step, stride=self.stride, missing_final=self.missing_final)
+        rows = self.burn_in + self.sequence_length
+        return Rule(rows, True, self.stride, self.within_episode, self.pad)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the options as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], **given: Any) -> Options:
+        """Undo `to_json`; options given beside win. TypeError for an option that this version does not know."""
+        return cls(**{**values, **given})
+
+
+def checked_clip(clip: Any) -> tuple[float, float]:
+    """Return the lowest and highest reward of a clip given as a number or as both."""
+    pair: Any = (-abs(float(clip)), abs(float(clip))) if isinstance(clip, (int, float)) else clip
+    try:
+        low, high = (float(v) for v in pair)
+    except (TypeError, ValueError):
+        low = high = float("nan")
+    if not low <= high:
+        raise FieldError(f"reward_clip {clip!r}: expected a number, or the lowest and the highest reward")
+    return low, high
 
 
 def is_int(value: Any) -> TypeGuard[int]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ._core import SumTree, pick_slots
 from .errors import IndexRangeError, NotEnoughData, PriorityError
+from .leaves import position
 from .samplers import Prioritized
 from .valid import ValidStarts
 
@@ -20,26 +21,29 @@ BLOCK = 1 << 18  # transitions taken in at once, to bound memory
 class Priorities:
     """Keep a leaf (priority + epsilon)^alpha for each valid start, 0 for every other transition.
 
-    Transition q of environment e has leaf (q mod capacity) * N + e, or q * N + e without a capacity. `waiting[e]`
-    holds the leaves-to-be of e's newest transitions, those that may still become valid.
+    Transition q of environment e has leaf (q mod capacity) * N + e, or q * N + e without a capacity. `value` holds for
+    every leaf what it is, or would be if its transition were a valid start: hidden ones and those that wait for rows
+    to come keep theirs.
     """
 
     def __init__(self, valid: ValidStarts, sampler: Prioritized) -> None:
         self.valid, self.sampler = valid, sampler
         self.nbytes = 0
         self.envs = len(valid.transitions)
-        self.tree = self.new_tree(self.envs * (valid.capacity or 1024))
+        self.tree, self.value = self.new_leaves(self.envs * (valid.capacity or 1024))
         self.largest = 1.0
         self.ignored = 0
-        self.entered = np.zeros(self.envs, np.int64)  # transitions that have a leaf or wait for one
-        self.waiting = [np.zeros(0) for _ in range(self.envs)]
+        self.entered = np.zeros(self.envs, np.int64)  # transitions that have a value
+        self.decided = np.zeros(self.envs, np.int64)  # transitions of which is known whether they are valid starts
+        self.seen: tuple[object, int] = (None, -1)  # the table of episodes, and how often one was hidden or shown
+        self.hidden: set[int] = set()
         self.fresh_leaf()
 
-    def new_tree(self, size: int) -> SumTree:
-        """Return a tree of zeros, its memory taken out of the run's budget."""
-        self.nbytes = size * 64 // 7
+    def new_leaves(self, size: int) -> tuple[SumTree, Array]:
+        """Return a tree of zeros and as many values, their memory taken out of the run's budget."""
+        self.nbytes = size * 8 + size * 64 // 7
         self.valid.rows.make_room_for(self)
-        return SumTree(size)
+        return SumTree(size), np.zeros(size)
 
     def leaf_of(self, priority: Any) -> Array:
         """Return (priority + epsilon)^alpha."""
@@ -56,25 +60,52 @@ class Priorities:
     def enter(self, changed: list[int]) -> None:
         """Give the transitions that have arrived in these environments the largest priority seen."""
         fresh = self.fresh_leaf()
+        moved = self.hidden_moved()
         for env in changed:
-            now, kept = int(self.valid.transitions[env]), self.waiting[env]
-            start = int(self.entered[env]) - len(kept)
+            now, oldest = int(self.valid.transitions[env]), int(self.valid.oldest[env])
             self.make_room(now)
-            for low in range(max(start, int(self.valid.oldest[env])), now, BLOCK):
-                high = min(low + BLOCK, now)
-                leaves = leaves_between(low, high, start, kept, fresh)
-                leaves[~self.valid.are_valid(env, low, high)] = 0.0
-                self.tree.set(self.leaf_numbers(env, np.arange(low, high)), leaves)
-            self.waiting[env] = leaves_between(now - self.valid.undecided(env), now, start, kept, fresh)
+            for low in range(max(int(self.entered[env]), oldest), now, BLOCK):
+                ordinal = np.arange(low, min(low + BLOCK, now))
+                self.value[self.leaf_numbers(env, ordinal)] = self.given(env, ordinal, fresh)
             self.entered[env] = now
+            self.settle(env, oldest if moved else max(int(self.decided[env]), oldest))
+
+    def hidden_moved(self) -> bool:
+        """Tell whether other episodes are hidden than when this was asked last."""
+        episodes = self.valid.rows.episodes
+        if self.seen[0] is episodes and self.seen[1] == episodes.shown:
+            return False
+        before, self.hidden = self.hidden, set(np.flatnonzero(episodes["hidden"]).tolist())
+        self.seen = (episodes, episodes.shown)
+        return self.hidden != before
+
+    def settle(self, env: int, start: int) -> None:
+        """Set the leaves of an environment's transitions from `start` on: their values, 0 where they are not valid."""
+        now = int(self.entered[env])
+        for low in range(start, now, BLOCK):
+            high = min(low + BLOCK, now)
+            number = self.leaf_numbers(env, np.arange(low, high))
+            self.tree.set(number, np.where(self.valid.are_valid(env, low, high), self.value[number], 0.0))
+        self.decided[env] = now - self.valid.undecided(env)
+
+    def given(self, env: int, ordinal: Array, fresh: float) -> Array:
+        """Return the values of transitions that arrive: `fresh`, or by the priority that came with their step."""
+        rows, values = self.valid.rows, np.full(len(ordinal), fresh)
+        if "priority" in rows.columns:
+            row = self.valid.rows_of(env, ordinal)
+            priority = rows.columns["priority"].gather(np.full(len(row), env), row[:, None])[:, 0].astype(np.float64)
+            known = np.isfinite(priority) & (priority >= 0)
+            values[known] = np.minimum(self.leaf_of(priority[known]), LARGEST)
+        return values
 
     def make_room(self, transitions: int) -> None:
         """Grow the tree of a replay without capacity."""
         needed = transitions * self.envs
         if not self.valid.capacity and needed > self.tree.size:
-            larger = self.new_tree(max(needed, 2 * self.tree.size))
-            self.tree.copy_to(larger)
-            self.tree = larger
+            tree, value = self.new_leaves(max(needed, 2 * self.tree.size))
+            self.tree.copy_to(tree)
+            value[: len(self.value)] = self.value
+            self.tree, self.value = tree, value
 
     # --- drawing
 
@@ -94,9 +125,12 @@ class Priorities:
         return env, row, leaf / total
 
     def weights(self, probability: Array, beta: float) -> Array:
-        """Return (N P)^-beta over its largest, float32; N is the number of valid starts."""
+        """Return (N P)^-beta over the largest of the batch or of all, float32; N counts the valid starts."""
         weight = np.power(len(self.valid) * probability, -beta)
-        return np.asarray(weight / weight.max(), np.float32)
+        largest = weight.max()
+        if self.sampler.normalize == "global":
+            largest = np.power(len(self.valid) * (self.tree.smallest / self.tree.total), -beta)
+        return np.asarray(weight / largest, np.float32)
 
     # --- updates
 
@@ -112,12 +146,9 @@ class Priorities:
         gone |= ordinal < self.valid.oldest[env]
         self.ignored += int(gone.sum())
         self.largest = max(self.largest, float(priority[~gone].max(initial=0.0)))
-        now = valid & ~gone
-        self.tree.set(self.leaf_numbers(env, ordinal)[now], leaf[now])
-        for e in np.unique(env[~valid & ~gone]).tolist():
-            place = ordinal - (int(self.entered[e]) - len(self.waiting[e]))
-            waits = (env == e) & ~valid & ~gone & (place >= 0)
-            self.waiting[e][place[waits]] = leaf[waits]
+        number = self.leaf_numbers(env, ordinal)
+        self.value[number[~gone]] = leaf[~gone]
+        self.tree.set(number[valid & ~gone], leaf[valid & ~gone])
 
     def check(self, priority: Array) -> None:
         """Refuse priorities that are negative or not finite, naming the first."""
@@ -138,31 +169,21 @@ class Priorities:
         final = np.zeros(len(row), np.bool_)
         final[known] = (step == length) & (follows == row[known] + 1)  # otherwise what it led to was given up
         position(final, IndexRangeError, "the id of a final observation", env << 32 | row)
-        ordinal[known], valid[known] = segments.first[at] + step, step < self.valid.of_segments(at)
+        ordinal[known], valid[known] = (
+            segments.first[at] + step,
+            (step < self.valid.reach[at]) & (step % self.valid.rule.stride == 0),
+        )
         gone[known] = step >= length
         return ordinal, valid, gone
 
     # --- state
 
     def state(self) -> dict[str, Any]:
-        """Return what a later replay needs to go on: leaves in order of age and the largest priority.
-
-        A transition that waits has the leaf it would have; NaN stands for one that had no valid start and no priority.
-        """
+        """Return what a later replay needs to go on: values in order of age, and the largest priority."""
         oldest, now = self.valid.oldest, self.entered
-        leaves = np.empty(int((now - oldest).sum()))
-        at = 0
-        for env in range(self.envs):
-            low, high, waits = int(oldest[env]), int(now[env]), self.waiting[env]
-            mine = leaves[at : at + high - low]
-            self.tree.get(self.leaf_numbers(env, np.arange(low, high)), mine)
-            if not mine.all():
-                mine[~self.valid.are_valid(env, low, high)] = np.nan
-            waits = waits[max(len(waits) - len(mine), 0) :]
-            mine[len(mine) - len(waits) :] = waits
-            at += len(mine)
+        numbers = [self.leaf_numbers(env, np.arange(oldest[env], now[env])) for env in range(self.envs)]
         return {
-            "leaves": leaves,
+            "leaves": self.value[np.concatenate(numbers)],
             "entered": now.copy(),
             "kept": now - oldest,
             "largest": self.largest,
@@ -170,21 +191,23 @@ class Priorities:
         }
 
     def load(self, state: Mapping[str, Any], sampler: Prioritized) -> None:
-        """Take over a state that `sampler` made; what has no priority there enters at its largest."""
+        """Take over a state that `sampler` made; transitions older than it knows enter at its largest priority.
+
+        NaN, which the first version wrote for transitions that were no valid starts, counts as not known.
+        """
         self.largest, self.ignored = float(state["largest"]), int(state["ignored"])
-        leaves, ends = self.translate(state["leaves"], sampler), np.cumsum(state["kept"])
-        fresh = self.fresh_leaf()
-        leaves = np.where(np.isnan(leaves), fresh, leaves)
+        leaves, fresh = self.translate(state["leaves"], sampler), self.fresh_leaf()
+        leaves, ends = np.where(np.isnan(leaves), fresh, leaves), np.cumsum(state["kept"])
         for env in range(self.envs):
             now, kept = int(state["entered"][env]), int(state["kept"][env])
-            low = max(now - (self.valid.capacity or now), 0)
-            mine = leaves_between(low, now, now - kept, leaves[ends[env] - kept : ends[env]], fresh)
-            undecided = int(self.valid.transitions[env]) - self.valid.undecided(env)
-            self.waiting[env] = mine[max(undecided - low, 0) :].copy()
-            self.entered[env] = now
-            mine[~self.valid.are_valid(env, low, now)] = 0.0
             self.make_room(now)
-            self.tree.set(self.leaf_numbers(env, np.arange(low, now)), mine)
+            low = max(now - (self.valid.capacity or now), 0)
+            values = np.full(now - low, fresh)
+            known = min(kept, now - low)
+            values[now - low - known :] = leaves[ends[env] - known : ends[env]]
+            self.value[self.leaf_numbers(env, np.arange(low, now))] = values
+            self.entered[env] = now
+            self.settle(env, low)
 
     def translate(self, leaves: Array, sampler: Prioritized) -> Array:
         """Return leaves made with another alpha or epsilon as this sampler would have made them."""
@@ -202,19 +225,3 @@ class Priorities:
         if leaf > LARGEST:
             raise PriorityError(f"the largest priority, {self.largest}, has a leaf too large to be summed: {leaf}")
         return leaf
-
-
-def leaves_between(low: int, high: int, start: int, kept: Array, fresh: float) -> Array:
-    """Return the leaves of transitions low .. high - 1: `kept` from `start` on, then `fresh`."""
-    leaves = np.full(max(high - low, 0), fresh)
-    known = kept[max(low - start, 0) : max(high - start, 0)]
-    at = max(start - low, 0)
-    leaves[at : at + len(known)] = known
-    return leaves
-
-
-def position(bad: Array, error: type[Exception], what: str, values: Array) -> None:
-    """Raise `error` for the first position at which `bad` is true."""
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        raise error(f"position {at}: {values[at]} is {what}")

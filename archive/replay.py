@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from . import _core
-from .batch import Batch, nest
+from .assembly import Assembly, check_out, fill
+from .batch import Batch
+from .casting import as_array
+from .epochs import Epochs
 from .errors import (
     ArchiveError,
     FieldError,
@@ -21,11 +22,11 @@ from .errors import (
     UnknownFieldError,
 )
 from .guard import lock
+from .leaves import position
 from .options import Options, is_int
-from .priorities import Priorities, position
+from .priorities import Priorities
 from .rows import Rows
-from .samplers import DRAW_VERSION, Prioritized, Sampler, Uniform, sampler_from_json, uniforms
-from .schema import as_array, is_observation
+from .samplers import DRAW_VERSION, Epoch, Prioritized, Sampler, Uniform, sampler_from_json, uniforms
 from .valid import ValidStarts
 
 Array = np.ndarray[Any, Any]
@@ -39,8 +40,8 @@ class Replay:
     """
 
     def __init__(self, rows: Rows, run_id: str, options: Options, sampler: Sampler) -> None:
-        if not isinstance(sampler, (Uniform, Prioritized)):
-            raise FieldTypeError(f"sampler {sampler!r}: expected archive.Uniform() or archive.Prioritized(...)")
+        if not isinstance(sampler, (Uniform, Epoch, Prioritized)):
+            raise FieldTypeError(f"sampler {sampler!r}: expected archive.Uniform(), Epoch() or Prioritized(...)")
         self._rows, self._run_id, self.options, self.sampler = rows, run_id, options, sampler
         envs = rows.header.schema.envs
         capacity = 0
@@ -50,10 +51,10 @@ class Replay:
                 raise FieldError(
                     f"capacity {options.capacity}: expected at least one transition per environment ({envs})"
                 )
-        self._valid = ValidStarts(rows, options.n_step, capacity)
-        self._priorities = None
-        if isinstance(sampler, Prioritized):
-            self._priorities = Priorities(self._valid, sampler)
+        self._valid = ValidStarts(rows, options.rule, capacity, rank_hidden=isinstance(sampler, Epoch))
+        self._assembly = Assembly(rows, self._valid, options)
+        self._priorities = Priorities(self._valid, sampler) if isinstance(sampler, Prioritized) else None
+        self._epochs = Epochs(self._valid, options.seed) if isinstance(sampler, Epoch) else None
         self._batches = 0
         self._rewinds = len(rows.rewinds)
 
@@ -81,11 +82,26 @@ class Replay:
 
     # --- sampling
 
-    def sample(self, batch_size: int | None = None, *, beta: float | None = None) -> Batch:
-        """Draw the next batch. NotEnoughData if there is no valid start."""
+    def sample(
+        self, batch_size: int | None = None, *, beta: float | None = None, out: Mapping[str, Any] | None = None
+    ) -> Batch:
+        """Draw the next batch. NotEnoughData if there is no valid start.
+
+        `beta` replaces the sampler's for this batch; arrays of `out`, a dict by batch name, are filled and returned.
+        """
         with lock:
-            env, row, weight = self._draw(batch_size, beta)
-            return self._gather(env, row, weight, None)
+            before = self._batches, self._epochs.state() if self._epochs is not None else None
+            batch = self._assembly.make(*self._draw(batch_size, beta), None)
+            if out is None:
+                return batch
+            try:
+                check_out(out, batch.asdict())
+            except (FieldError, UnknownFieldError):
+                self._batches = before[0]
+                if self._epochs is not None and before[1] is not None:
+                    self._epochs.load(before[1])
+                raise
+            return Batch(fill(out, batch.asdict()))
 
     def draw(self, batch_size: int | None = None, *, beta: float | None = None) -> tuple[Array, Array]:
         """Draw the next batch's ids and weights without reading its rows."""
@@ -100,93 +116,42 @@ class Replay:
             env, row = self._split(index)
             valid = self._valid.contains(env, row)
             position(~valid, IndexRangeError, "not the id of a valid start", env << 32 | row)
-            return self._gather(env, row, np.ones(len(env), np.float32), fields)
+            return self._assembly.make(env, row, np.ones(len(env), np.float32), fields)
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
             yield self.sample()
 
     def _draw(self, batch_size: int | None, beta: float | None) -> tuple[Array, Array, Array]:
-        count = self.options.batch_size if batch_size is None else batch_size
-        if not is_int(count) or count < 1:
-            raise FieldError(f"batch_size {count!r}: expected an integer >= 1, here or when the replay is made")
+        given = self.options.batch_size if batch_size is None else batch_size
+        count = given if given is not None and is_int(given) else 0
+        if count < 1:
+            raise FieldError(f"batch_size {given!r}: expected an integer >= 1, here or when the replay is made")
         if beta is not None and not (isinstance(beta, (int, float)) and 0 <= beta < math.inf):
             raise FieldError(f"beta {beta!r}: expected a finite number >= 0")
         self._refresh()
         if not len(self._valid):
-            few = 0 < self._valid.capacity < self.options.n_step
-            why = ", and the capacity keeps fewer than that per environment" if few else ""
-            raise NotEnoughData(f"{self._rows.path}: no transition of {self.options.n_step} step(s) is complete{why}")
-        uniform = uniforms(self.options.seed, self._batches, count)
-        if self._priorities is not None and isinstance(self.sampler, Prioritized):
-            env, row, probability = self._priorities.draw(uniform)
-            weight = self._priorities.weights(probability, self.sampler.beta if beta is None else beta)
+            what = f"sequence of {self._valid.rule.rows} rows" if self.options.sequence_length else "transition"
+            few = 0 < self._valid.capacity < self._valid.rule.rows
+            why = ", and the capacity keeps fewer rows than that per environment" if few else ""
+            raise NotEnoughData(f"{self._rows.path}: no {what} is complete{why}")
+        weight = np.ones(count, np.float32)
+        if self._epochs is not None:
+            env, row = self._epochs.draw(count)
         else:
-            total = len(self._valid)
-            env, row = self._valid.pick(np.minimum((uniform * total).astype(np.int64), total - 1))
-            weight = np.ones(count, np.float32)
+            uniform = uniforms(self.options.seed, self._batches, count)
+            if self._priorities is not None:
+                env, row, probability = self._priorities.draw(uniform)
+                weight = self._priorities.weights(probability, self._beta(beta))
+            else:
+                total = len(self._valid)
+                env, row = self._valid.pick(np.minimum((uniform * total).astype(np.int64), total - 1))
         self._batches += 1
         return env, row, weight
 
-    # --- rows of a batch
-
-    def _gather(self, env: Array, row: Array, weight: Array, fields: Sequence[str] | None) -> Batch:
-        names = self._fields(fields)
-        columns, rows = self._rows.columns, self._rows
-        segments = rows.episodes.segments
-        segment = self._valid.segment_of(env, row)
-        number, low = segments.episode[segment], segments.start[segment]
-        steps = np.minimum(self.options.n_step, low + rows.episodes.columns["length"][number] - row)
-        at_end = row + steps == low + rows.episodes.columns["length"][number]
-        flags = {k: rows.episodes.columns[k][number] & at_end for k in ("terminated", "truncated")}
-        high = np.where(at_end & ~rows.episodes.columns["final"][number], -1, row + steps)  # -1: nothing to look at
-        arrays: dict[str, Any] = {}
-        seen = {k: self._stack(k, env, row, low, row) for k in names if is_observation(k)}
-        ahead = {k: self._stack(k, env, row + steps, low, high) for k in names if is_observation(k)}
-        acted = {k: columns[k].gather(env, row[:, None])[:, 0] for k in names if k.split("/")[0] == "action"}
-        for name, group in (("observation", seen), ("action", acted), ("next_observation", ahead)):
-            if group:
-                arrays[name] = nest("observation" if name == "next_observation" else name, group)
-        if "reward" in names:
-            arrays["reward"] = self._returns(env, row, steps)
-        discount = np.where(flags["terminated"], 0.0, np.power(self.options.gamma, steps))
-        arrays |= {**flags, "discount": discount.astype(np.float32), "index": env << 32 | row, "weight": weight}
-        for name in names:
-            if name in rows.header.schema.extras:
-                arrays[name] = columns[name].gather(env, row[:, None])[:, 0]
-        return Batch(arrays)
-
-    def _fields(self, fields: Sequence[str] | None) -> list[str]:
-        """Return the names of the fields that a batch reads."""
-        known = [k for k in self._rows.header.fields if k not in ("terminated", "truncated", "is_first", "is_last")]
-        if fields is None:
-            return known
-        for name in fields:
-            if not any(k == name or k.startswith(f"{name}/") for k in known):
-                raise UnknownFieldError(f"field {name!r} cannot be gathered; there are {', '.join(known)}")
-        return [k for k in known if any(k == name or k.startswith(f"{name}/") for name in fields)]
-
-    def _stack(self, name: str, env: Array, row: Array, low: Array, high: Array) -> Array:
-        """Return observations at `row`, stacked if the field or the option says so: (B, [K,] *shape)."""
-        column = self._rows.columns[name]
-        stacked = self.options.stack if self.options.stack is not None else column.field.stacked
-        size = stacked or 1
-        padding = self.options.padding or column.field.padding or "zero"
-        where = np.empty((len(row), size), np.int64)
-        _core.windows(row, np.arange(1 - size, 1), low, high, padding == "repeat", where)
-        where[high < 0] = -1  # a terminated end without a final observation: the whole stack is zeros
-        out = column.gather(env, where)
-        return out if stacked else out[:, 0]
-
-    def _returns(self, env: Array, row: Array, steps: Array) -> Array:
-        """Return the n-step sums: added in float64, float32."""
-        where = row[:, None] + np.arange(self.options.n_step)
-        where[np.arange(self.options.n_step) >= steps[:, None]] = -1
-        reward = self._rows.columns["reward"].gather(env, np.ascontiguousarray(where))
-        total = np.empty(len(row))
-        _core.returns(np.ascontiguousarray(reward, np.float64), steps, self.options.gamma, total)
-        with np.errstate(over="ignore"):
-            return total.astype(np.float32)
+    def _beta(self, beta: float | None) -> float:
+        """Return the beta of the batch that is drawn now."""
+        return beta if beta is not None else cast(Prioritized, self.sampler).beta_at(self._batches)
 
     # --- priorities
 
@@ -226,7 +191,7 @@ class Replay:
             state = {
                 "draw_version": DRAW_VERSION,
                 "run_id": self._run_id,
-                "options": asdict(self.options),
+                "options": self.options.to_json(),
                 "sampler": self.sampler.to_json(),
                 "batches": self._batches,
                 "rows": self._rows.rows.copy(),
@@ -234,6 +199,8 @@ class Replay:
             }
             if self._priorities is not None:
                 state["priorities"] = self._priorities.state()
+            if self._epochs is not None:
+                state["epochs"] = self._epochs.state()
             return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -272,6 +239,8 @@ class Replay:
             if isinstance(made, Prioritized):
                 self._priorities.load(state["priorities"], made)
             self._priorities.enter(changed)
+        if self._epochs is not None and "epochs" in state:
+            self._epochs.load(state["epochs"])
 
 
 def restored(
@@ -281,14 +250,12 @@ def restored(
     if not isinstance(state, Mapping):
         raise FieldTypeError(f"state: expected what state_dict() gave, found {type(state).__name__}")
     try:
-        options, made = {**state["options"], **given}, sampler_from_json(state["sampler"])
+        made = sampler_from_json(state["sampler"])
+        options = Options.from_json(state["options"], **given)
     except ArchiveError:
         raise
     except BAD_STATE as error:
         raise StateError(f"{rows.path}: the state of a replay lacks or garbles {error}") from error
-    unknown = set(options) - set(Options.__dataclass_fields__)
-    if unknown:
-        raise StateError(f"{rows.path}: the state has options that this version does not know: {sorted(unknown)}")
-    replay = Replay(rows, run_id, Options(**options), sampler or made)
+    replay = Replay(rows, run_id, options, sampler or made)
     replay._load(state)
     return replay

@@ -50,7 +50,7 @@ class Rows:
             raise MemoryBudgetError(f"{path}: memory {memory} bytes cannot be reserved: {error}") from error
         self.rows = np.zeros(header.schema.envs, np.int64)
         self.states = np.full(header.schema.envs, ENDED, np.uint8)
-        self.episodes = Episodes(header.schema.envs)
+        self.episodes = Episodes(header.schema.envs, header.schema.columns)
         self.rewinds: list[Rewind] = []
         self.guests: WeakSet[Guest] = WeakSet()
         self.closed = False
@@ -102,7 +102,7 @@ class Rows:
                 column.offset[numbers], column.size[numbers] = offsets, sizes
         self.rows, self.states = snapshot.record.rows.copy(), snapshot.record.states.copy()
         self.rewinds = list(snapshot.rewinds)
-        self.episodes = Episodes(self.header.schema.envs, snapshot.episodes)
+        self.episodes = Episodes(self.header.schema.envs, self.header.schema.columns, snapshot.episodes)
 
     def restore_open(self, record: Record) -> bool:
         """Read the rows of chunks not yet full from the tail or the fields; False if a tail fails its checksum."""
@@ -116,9 +116,10 @@ class Rows:
                 for chunk in (k * column.envs + env for k in chunks):
                     column.forget(chunk)
                     column.begin(chunk)  # a head's row too, although only its observation is stored
-                if stop > base and record.in_fields:
+                filled = stop > base and column.field.nbytes > 0
+                if filled and record.in_fields:
                     self.fill_from_chunks(column, env, base, stop)
-                elif stop > base and not self.fill_from_tail(column, record, number, env, base, stop):
+                elif filled and not self.fill_from_tail(column, record, number, env, base, stop):
                     return False
         self.derive_heads()
         return True

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from .batch import nest
+from .batch import nest_all, texts_of
 from .checkpoint import Checkpoint, every
 from .errors import FieldError, IndexRangeError, StateError, UnknownFieldError
 from .guard import lock
 from .header import Header
-from .layout import FORMAT_VERSION
 from .lazy import LazyColumn
-from .options import Options
+from .options import UNSET, Options
 from .replay import Replay, restored
 from .rows import Rows
 from .samplers import Sampler, Uniform
 from .schema import Schema, is_observation
 from .source import Source
+from .stats import stats
 from .writer import Writer
 
 Array = np.ndarray[Any, Any]
@@ -48,10 +48,11 @@ class Run:
             return self._file
         raise StateError(f"{self.path}: open for reading; open it with mode 'a' to write")
 
-    def reset(self, observation: Any, info: Any = None, *, mask: Any = None, seed: Any = None) -> None:
+    def reset(self, observation: Any, info: Any = None, *, mask: Any = None, seed: Any = None, **columns: Any) -> None:
         """Start an episode: run.reset(*env.reset()). An episode going on is interrupted.
 
-        `mask` (N,) bool limits it to some environments; `seed` (int, or one per environment) is kept with the episode.
+        `mask` (N,) bool limits it to some environments; `seed` (int, or one per environment) and the user's episode
+        columns, one value or one per environment, are kept with the episode.
         """
         with lock:
             writer = self._writer()
@@ -61,7 +62,7 @@ class Run:
                     raise FieldError(
                         f"mask: expected bool ({self._header.schema.envs},), found {mask.dtype} {mask.shape}"
                     )
-            writer.reset(observation, mask, seed)
+            writer.reset(observation, mask, seed, columns)
 
     def step(
         self,
@@ -94,10 +95,35 @@ class Run:
                 raise IndexRangeError(f"environment {env}: the run has {self._header.schema.envs}")
             return self._writer().extend(rows, env)
 
-    def end_episode(self, truncated: bool = True) -> None:
+    def add(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any,
+        terminated: Any,
+        truncated: Any,
+        **extras: Any,
+    ) -> Any:
+        """Append whole transitions, as other replay memories take them; return the ids as `step` does.
+
+        Where `observation` differs, byte by byte, from the next observation of the transition before, a new episode
+        starts and the one before is interrupted.
+        """
+        with lock:
+            values = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+            ids = self._writer().add(values, observation, next_observation, extras)
+            return ids if self._header.schema.num_envs is not None else int(ids[0])
+
+    def end_episode(self, truncated: bool = True, **columns: Any) -> None:
         """End the episodes going on in all environments, by default as truncated in their last step."""
         with lock:
-            self._writer().end_episode(bool(truncated))
+            self._writer().end_episode(bool(truncated), columns)
+
+    def annotate(self, episode: int, **columns: Any) -> None:
+        """Set `hidden` or the user's columns of an episode. A hidden episode is never drawn but keeps its place."""
+        with lock:
+            self._writer().annotate(episode, columns)
 
     def commit(self, sync: bool = False) -> None:
         """Make all that was appended survive a kill of the process; with `sync` a power cut as well."""
@@ -150,29 +176,51 @@ class Run:
     def replay(
         self,
         *,
-        batch_size: int | None = None,
-        capacity: int | None = None,
+        batch_size: int | None = UNSET,
+        capacity: int | None = UNSET,
         sampler: Sampler | None = None,
-        gamma: float | None = None,
-        n_step: int | None = None,
-        stack: int | None = None,
-        padding: str | None = None,
-        seed: int | None = None,
+        gamma: float = UNSET,
+        n_step: int = UNSET,
+        stack: int | None = UNSET,
+        stack_axis: int = UNSET,
+        padding: str | None = UNSET,
+        sequence_length: int | None = UNSET,
+        burn_in: int = UNSET,
+        stride: int = UNSET,
+        within_episode: bool = UNSET,
+        pad: str | None = UNSET,
+        time_major: bool = UNSET,
+        offsets: Mapping[str, Any] = UNSET,
+        previous: Sequence[str] = UNSET,
+        extras: Sequence[str] = UNSET,
+        cast: Mapping[str, Any] = UNSET,
+        reward_scale: float = UNSET,
+        reward_shift: float = UNSET,
+        reward_clip: float | tuple[float, float] | None = UNSET,
+        missing_final: str = UNSET,
+        seed: int = UNSET,
         prefetch: int | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> Replay:
         """Make a view for sampling.
 
         capacity: the newest transitions of all environments together (None: all). n_step, gamma (0.99): returns over
-        n steps. stack: frames per observation (None: as the field arrives, 0: no axis), padding "zero" or "repeat".
-        sampler: Uniform() or Prioritized(...). With `state` the replay goes on where `state_dict` was taken; options
-        given beside it win.
+        n steps. stack: frames per observation (None: as the field arrives, 0: no axis) at axis `stack_axis`, padding
+        "zero" or "repeat". sampler: Uniform(), Prioritized(...) or Epoch().
+
+        sequence_length (+ burn_in): rows one after the other instead of transitions, starts on a grid of `stride`
+        within each episode, `within_episode=False` to run on through terminated and truncated ends, pad="left" or
+        "right" to make every step a start, time_major for (T, B, ...). offsets: any field at any offsets from the
+        start. previous: fields of the row before as prev_<field>. extras: "timestep", "episode", "remaining",
+        "return_to_go". cast: dtypes by field. Rewards are scaled, shifted and clipped in that order, per step.
+        missing_final="shorten": end n-step returns before a final observation that is missing (d3rlpy's rule).
+
+        With `state` the replay goes on where `state_dict` was taken; options given beside it win.
         """
         if prefetch not in (None, 0):
             raise FieldError(f"prefetch {prefetch!r}: this version loads batches in the caller's thread, prefetch=0")
-        options: dict[str, Any] = {"batch_size": batch_size, "capacity": capacity, "gamma": gamma, "n_step": n_step}
-        options |= {"stack": stack, "padding": padding, "seed": seed}
-        given = {name: value for name, value in options.items() if value is not None}
+        names = Options.__dataclass_fields__
+        given = {name: value for name, value in locals().items() if name in names and value is not UNSET}
         with lock:
             if state is not None:
                 return restored(self._rows, self._header.run_id, state, given, sampler)
@@ -229,7 +277,7 @@ class Run:
         """Episode columns by name: env, start, length, return, terminated, truncated, final, seed, hidden."""
         with lock:
             table = self._rows.episodes
-            return {name: table[name].copy() for name in table.columns}
+            return {name: texts_of(table[name]) for name in table.columns}
 
     def episode(self, number: int) -> dict[str, Any]:
         """Return one episode: L + 1 observations (L where the final one is unknown), L of everything else."""
@@ -241,29 +289,12 @@ class Run:
             values = {name: table[name][number] for name in ("env", "start", "length", "final")}
             env, start, stop = int(values["env"]), int(values["start"]), int(values["start"] + values["length"])
             last = stop + bool(values["final"])
-            flags = ("is_first", "is_last")
-            names = [name for name in self._rows.columns if name not in flags]
+            names = [name for name in self._rows.columns if name not in ("is_first", "is_last")]
             found = {k: self._rows.columns[k].rows(env, start, last if is_observation(k) else stop) for k in names}
             for flag in ("terminated", "truncated"):
                 if len(found[flag]):
                     found[flag][-1] = table[flag][number]
-            groups = dict.fromkeys(k if k in found and "/" not in k else k.split("/")[0] for k in names)
-            parts = {g: {k: v for k, v in found.items() if k == g or k.startswith(f"{g}/")} for g in groups}
-            return {g: nest(g, arrays) for g, arrays in parts.items()}
-
-    # --- for `rl-archive info`
-
-    def about(self) -> dict[str, Any]:
-        """Return run id, format version, environment, when it was created and whether it was closed."""
-        closed = isinstance(self._file, Source) and self._file.record is not None and self._file.record.in_fields
-        provenance, environment = self._texts.get("provenance", {}), self._texts.get("environment", {})
-        return {
-            "run_id": self._header.run_id,
-            "format_version": FORMAT_VERSION,
-            "environment": environment.get("id"),
-            "created": provenance.get("created"),
-            "complete": closed,
-        }
+            return nest_all(found, self._header.schema.tuples)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return every checkpoint that is whole, newest first."""
@@ -273,14 +304,18 @@ class Run:
             writer = self._writer()
             return every(writer.store.file.read_at, self.path.stat().st_size, writer.commits.slots)
 
-    def chunk_rows(self, field: str) -> int:
-        """Return how many rows a chunk of a field has."""
-        return self._header.rows[field]
+    def stats(self, fields: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Return mean, std, min, max (of one row's shape) and count of numeric fields, in bounded memory.
 
-    def stored(self, field: str) -> tuple[int, int]:
-        """Return how many chunks of a field are in the file, and their bytes."""
-        column = self._rows.columns[field]
-        return int((column.offset >= 0).sum()), int(column.size.sum())
+        Without `fields`: observations, actions, reward. Reads every row of them once.
+        """
+        known = [k for k, f in self.schema.steps.items() if np.dtype(f.dtype).kind in "biuf"]
+        default = [k for k in known if k.split("/")[0] in ("observation", "action", "reward")]
+        with lock:
+            for name in fields or ():
+                if name not in known:
+                    raise UnknownFieldError(f"{self.path}: no numeric field {name!r}; there are {', '.join(known)}")
+            return {name: stats(self._rows, name) for name in (default if fields is None else fields)}
 
     def __repr__(self) -> str:
         mode = "writing" if isinstance(self._file, Writer) else "reading"

@@ -16,6 +16,27 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
+class Linear:
+    """Go from `start` to `stop` over `steps` batches, then stay: beta=Linear(0.4, 1.0, steps=10**6).
+
+    >>> Linear(0.0, 1.0, steps=10).at(5)
+    0.5
+    """
+
+    start: float
+    stop: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not all(isfinite(v) and v >= 0 for v in (self.start, self.stop)):
+            raise FieldError(f"{self}: expected finite numbers >= 0 and at least one step")
+
+    def at(self, batch: int) -> float:
+        """Return the value for batch number `batch`, counted from 0."""
+        return self.start + (self.stop - self.start) * min(batch / self.steps, 1.0)
+
+
+@dataclass(frozen=True)
 class Uniform:
     """Draw every valid start with the same probability, with replacement.
 
@@ -29,18 +50,32 @@ class Uniform:
 
 
 @dataclass(frozen=True)
+class Epoch:
+    """Draw every valid start once a pass, each pass in an order of its own. Rows that arrive join the next pass.
+
+    >>> sampler_from_json(Epoch().to_json())
+    Epoch()
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the sampler as JSON values."""
+        return {"kind": "epoch"}
+
+
+@dataclass(frozen=True)
 class Prioritized:
     """Draw in proportion to (priority + epsilon)^alpha (Schaul et al. 2016, proportional variant).
 
     New rows enter at the largest priority seen, 1.0 at first. `stratified`: one draw from each of batch_size equal
-    parts of the total. Importance weights are (N P)^-beta over the largest of the batch.
+    parts of the total. Importance weights are (N P)^-beta over the largest of the batch, or, with
+    normalize="global", of all valid starts (which reads every leaf). `beta`: a number, or Linear over batches.
 
-    >>> Prioritized(alpha=0.5).alpha
-    0.5
+    >>> sampler_from_json(Prioritized(beta=Linear(0.4, 1.0, 100)).to_json()).beta
+    Linear(start=0.4, stop=1.0, steps=100)
     """
 
     alpha: float = 0.6
-    beta: float = 0.4
+    beta: float | Linear = 0.4
     epsilon: float = 1e-6
     stratified: bool = True
     normalize: str = "batch"
@@ -48,23 +83,32 @@ class Prioritized:
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "epsilon"):
             value = getattr(self, name)
+            if name == "beta" and isinstance(value, Linear):
+                continue
             if not isinstance(value, (int, float)) or not isfinite(value) or value < 0:
                 raise FieldError(f"{name} {value!r}: expected a finite number >= 0")
-        if self.normalize != "batch":
-            raise FieldError(f"normalize {self.normalize!r}: this version knows 'batch'")
+        if self.normalize not in ("batch", "global"):
+            raise FieldError(f"normalize {self.normalize!r}: expected 'batch' or 'global'")
+
+    def beta_at(self, batch: int) -> float:
+        """Return beta for batch number `batch`."""
+        return self.beta.at(batch) if isinstance(self.beta, Linear) else self.beta
 
     def to_json(self) -> dict[str, Any]:
         """Return the sampler as JSON values."""
         return {"kind": "prioritized", **asdict(self)}
 
 
-Sampler = Uniform | Prioritized
+Sampler = Uniform | Epoch | Prioritized
 
 
 def sampler_from_json(values: Mapping[str, Any]) -> Sampler:
     """Undo `to_json` of a sampler."""
     options = {k: v for k, v in values.items() if k != "kind"}
-    return Prioritized(**options) if values["kind"] == "prioritized" else Uniform()
+    if isinstance(options.get("beta"), Mapping):
+        options["beta"] = Linear(**options["beta"])
+    kinds: dict[str, type[Sampler]] = {"uniform": Uniform, "epoch": Epoch, "prioritized": Prioritized}
+    return kinds[values["kind"]](**options)
 
 
 def uniforms(seed: int, batch: int, count: int) -> Array:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import FieldError, FieldTypeError, SchemaError
+from .casting import as_array, convert, encoded
+from .errors import FieldError, SchemaError
 
 FLAGS = ("terminated", "truncated", "is_first", "is_last")
 EPISODE_COLUMNS = {
@@ -25,6 +26,9 @@ EPISODE_COLUMNS = {
     "hidden": "|b1",
 }
 MAX_ENVS = 1 << 16
+MAX_TEXT = 1 << 20
+AUTORESET = ("NextStep", "SameStep", "Disabled")
+COMPRESSIONS = ("gzip", "zstd", "lz4", "none")
 RESERVED = ("discount", "index", "weight", "mask", "timestep", "episode", "remaining", "return_to_go")
 
 
@@ -69,16 +73,17 @@ class Field:
             shape = tuple(int(n) for n in shape)
         except (TypeError, ValueError) as error:
             raise SchemaError(f"dtype {dtype!r}, shape {shape!r}: {error}") from error
-        if kind.kind not in "biufc" or kind.itemsize > 16 or kind == np.dtype("longdouble"):
-            raise SchemaError(f"dtype {kind} cannot be stored; bool, integers, floats and complex numbers can")
-        if any(n < 1 for n in shape):
-            raise SchemaError(f"shape {shape}: every axis needs at least one element")
+        storable = kind.kind in "biufc" and kind.itemsize <= 16 and kind != np.dtype("longdouble")
+        if not storable and not (kind.kind == "S" and 1 <= kind.itemsize <= MAX_TEXT):
+            raise SchemaError(f"dtype {kind} cannot be stored; bool, integers, floats, complex and fixed text can")
+        if any(n < 0 for n in shape):
+            raise SchemaError(f"shape {shape}: an axis cannot be negative")
         if padding not in (None, "zero", "repeat"):
             raise SchemaError(f"padding {padding!r}: expected 'zero' or 'repeat'")
         if stacked is not None and (stacked < 1 or not 0 <= stack_axis <= len(shape)):
             raise SchemaError(f"stacked={stacked}, stack_axis={stack_axis} does not fit rows of shape {shape}")
-        if compression not in (None, "gzip"):
-            raise SchemaError(f"compression {compression!r}: this version writes 'gzip'")
+        if compression not in (None, *COMPRESSIONS):
+            raise SchemaError(f"compression {compression!r}: expected one of {', '.join(COMPRESSIONS)}")
         values = (kind.str, shape, stacked, stack_axis, padding, compression, description)
         for name, value in zip(self.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, name, value)
@@ -101,7 +106,7 @@ class Field:
         Floats follow numpy's same_kind rule; an integer is accepted if it fits; a float into an integer field is not.
         """
         target = np.dtype(self.dtype)
-        array = as_array(name, value)
+        array = encoded(name, value, target) if target.kind == "S" else as_array(name, value)
         if array.shape != shape:
             raise FieldError(f"field {name!r}: expected shape {shape}, found {array.shape}")
         if array.dtype == target:
@@ -119,34 +124,13 @@ class Field:
         return cls(values["dtype"], tuple(values["shape"]), **options)
 
 
-def as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """Return `value` as an array; anything with __array__ or dlpack on the CPU will do."""
-    if isinstance(value, np.ndarray):
-        return value
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise FieldTypeError(
-            f"field {name!r}: {type(value).__name__} cannot be read as an array on the CPU ({error}); "
-            "move it to the CPU first, for instance with .cpu().numpy()"
-        ) from error
+def Text(max_bytes: int, *, description: str = "") -> Field:  # noqa: N802 - reads as a kind of Field
+    """Return a field of text of at most `max_bytes` bytes of UTF-8. It reads back as str from batches and episodes.
 
-
-def convert(name: str, array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Cast under the rules of `Field.cast`."""
-    source = array.dtype
-    if source.kind not in "biufc":
-        raise FieldTypeError(f"field {name!r}: expected {target}, found {source}")
-    if target.kind in "biu" and source.kind in "biu":
-        low, high = (0, 1) if target.kind == "b" else (int(np.iinfo(target).min), int(np.iinfo(target).max))
-        for extreme in (array.min(), array.max()) if array.size else ():
-            if not low <= int(extreme) <= high:
-                raise FieldError(f"field {name!r}: {extreme} does not fit {target}, which holds {low} to {high}")
-        return array.astype(target)
-    if not np.can_cast(source, target, "same_kind"):
-        raise FieldTypeError(f"field {name!r}: expected {target}, found {source}")
-    with np.errstate(over="ignore"):
-        return array.astype(target)
+    >>> Text(16).dtype
+    '|S16'
+    """
+    return Field(f"S{int(max_bytes)}", description=description)
 
 
 @dataclass(frozen=True)
@@ -154,7 +138,9 @@ class Schema:
     """Describe a run: `steps` gives a Field for observation, action and any extra value per step.
 
     reward (float32 unless given) and the flags terminated, truncated, is_first and is_last are implied. Names may
-    hold slashes: `observation/pixels` and `info/lives` are parts of a dict.
+    hold slashes: `observation/pixels` and `info/lives` are parts of a dict; `tuples` names what comes back as a
+    tuple instead. A field `priority` gives the priority at which its row enters. `episodes` gives a Field for any
+    value per episode, set by reset, end_episode or annotate.
 
     >>> schema = Schema(steps={"observation": Field("float32", (4,)), "action": Field("int64")})
     >>> list(schema.steps)
@@ -167,6 +153,8 @@ class Schema:
     num_envs: int | None = None
     autoreset: str | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
+    episodes: Mapping[str, Field] = field(default_factory=dict)
+    tuples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         given = dict(self.steps)
@@ -188,6 +176,9 @@ class Schema:
             raise SchemaError("a schema needs the fields 'observation' and 'action'")
         action = {k: v for k, v in given.items() if k.split("/")[0] == "action"}
         extras = {k: v for k, v in given.items() if k not in observation and k not in action}
+        priority = extras.get("priority", Field("float64"))
+        if priority.shape or np.dtype(priority.dtype).kind != "f":
+            raise SchemaError(f"field 'priority': expected a float without shape, found {priority}")
         for name in extras:
             if name in RESERVED or name.startswith(("prev_", "next_")):
                 raise SchemaError(f"field {name!r}: batches use this name for something else")
@@ -195,8 +186,13 @@ class Schema:
         object.__setattr__(self, "steps", {**observation, **action, "reward": reward, **flags, **extras})
         if self.num_envs is not None and not 1 <= self.num_envs <= MAX_ENVS:
             raise SchemaError(f"num_envs {self.num_envs}: expected 1 to {MAX_ENVS}")
-        if self.autoreset not in (None, "NextStep", "Disabled"):
-            raise SchemaError(f"autoreset {self.autoreset!r}: this version records 'NextStep' and 'Disabled'")
+        if self.autoreset not in (None, *AUTORESET):
+            raise SchemaError(f"autoreset {self.autoreset!r}: expected one of {', '.join(AUTORESET)}")
+        object.__setattr__(self, "tuples", tuple(self.tuples))
+        for name, column in self.episodes.items():
+            check_name(name)
+            if name in EPISODE_COLUMNS or column.shape or "/" in name:
+                raise SchemaError(f"episode column {name!r}: expected a name of its own and a value without shape")
         if any(f.stacked is not None for k, f in self.steps.items() if not is_observation(k)):
             raise SchemaError("only observation fields can arrive stacked")
 
@@ -204,6 +200,11 @@ class Schema:
     def envs(self) -> int:
         """Number of environments, 1 where the run has no environment axis."""
         return self.num_envs or 1
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """dtypes of all episode columns."""
+        return EPISODE_COLUMNS | {name: column.dtype for name, column in self.episodes.items()}
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -228,13 +229,18 @@ class Schema:
             "num_envs": self.num_envs,
             "autoreset": self.autoreset,
             "environment": dict(self.environment),
+            "episodes": {name: value.to_json() for name, value in self.episodes.items()},
+            "tuples": list(self.tuples),
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Schema:
         """Undo `to_json`."""
-        steps = {name: Field.from_json(v) for name, v in values["steps"].items()}
-        return cls(steps, values["num_envs"], values["autoreset"], values["environment"])
+        steps, episodes = (
+            {name: Field.from_json(v) for name, v in values.get(group, {}).items()} for group in ("steps", "episodes")
+        )
+        known = (values["num_envs"], values["autoreset"], values["environment"])
+        return cls(steps, *known, episodes, tuple(values.get("tuples", ())))
 
     @classmethod
     def from_env(cls, env: Any) -> Schema:
@@ -246,9 +252,10 @@ class Schema:
     @classmethod
     def from_spaces(cls, observation_space: Any, action_space: Any) -> Schema:
         """Read the schema off two Gymnasium spaces of one environment."""
-        from .spaces import fields_of_space
+        from .spaces import Parts
 
-        return cls({**fields_of_space("observation", observation_space), **fields_of_space("action", action_space)})
+        parts = Parts().add("observation", observation_space).add("action", action_space)
+        return cls(parts.fields, tuples=tuple(parts.tuples))
 
     @classmethod
     def from_example(cls, example: Mapping[str, Any]) -> Schema:
@@ -258,8 +265,12 @@ class Schema:
         >>> schema.steps["observation"].shape, schema.steps["action"].dtype
         ((3,), '<i8')
         """
-        arrays = {name: as_array(name, value) for name, value in example.items()}
-        return cls({name: Field(a.dtype, a.shape) for name, a in arrays.items()})
+        from .spaces import Parts
+
+        parts = Parts()
+        for name, value in example.items():
+            parts.add_example(name, value)
+        return cls(parts.fields, tuples=tuple(parts.tuples))
 
 
 def check_name(name: str) -> None:

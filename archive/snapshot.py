@@ -24,7 +24,6 @@ from .guard import quiet
 from .header import Header
 from .record import Record
 from .rewind import Rewind
-from .schema import EPISODE_COLUMNS
 
 Array = np.ndarray[Any, Any]
 ATTEMPTS = 2000
@@ -135,7 +134,7 @@ def parse(handle: h5py.File, header: Header, record: Record, path: str) -> Snaps
     """Read everything that is needed from an open HDF5 file; the handle is not needed afterwards."""
     chunks = {name: list_chunks(handle, header, name) for name in header.fields}
     episodes = {}
-    for name, dtype in EPISODE_COLUMNS.items():
+    for name, dtype in header.schema.columns.items():
         dataset = handle[f"episodes/{name}"]
         if dataset.shape[0] < record.episodes:
             raise DamagedError(f"{path}: {record.episodes} episodes committed, column {name!r} has {dataset.shape[0]}")

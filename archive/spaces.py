@@ -3,38 +3,76 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from .casting import as_array
 from .errors import SchemaError
-from .schema import Field, Schema
+from .schema import Field, Schema, is_observation
 
-SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete")
+ARRAYS = ("Box", "Discrete", "MultiBinary", "MultiDiscrete")
 
 
-def fields_of_space(name: str, space: Any) -> dict[str, Field]:
-    """Return the fields that hold values of a space: one for Box, Discrete, MultiBinary and MultiDiscrete."""
-    kind = type(space).__name__
-    if kind not in SPACES:
-        raise SchemaError(f"{name} space {kind}: this version records {', '.join(SPACES)}")
-    return {name: Field(space.dtype, tuple(space.shape))}
+class Parts:
+    """Fields by name, collected from spaces or examples; parts of dicts and tuples get names with slashes."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Field] = {}
+        self.tuples: list[str] = []
+
+    def add(self, name: str, space: Any) -> Parts:
+        """Add the fields that hold values of a space."""
+        kind = type(space).__name__
+        if kind in ARRAYS:
+            self.fields[name] = Field(space.dtype, tuple(space.shape))
+        elif kind == "Text":
+            ascii_only = all(ord(c) < 128 for c in space.character_set)
+            self.fields[name] = Field(f"S{max(space.max_length, 1) * (1 if ascii_only else 4)}")
+        elif kind in ("Dict", "Tuple"):
+            self.parts(name, space.spaces, self.add)
+        else:
+            raise SchemaError(f"{name} space {kind} cannot be recorded; {', '.join(ARRAYS)}, Text, Dict and Tuple can")
+        return self
+
+    def add_example(self, name: str, value: Any) -> Parts:
+        """Add the fields that hold values like this one."""
+        if isinstance(value, (Mapping, tuple)):
+            self.parts(name, value, self.add_example)
+        elif isinstance(value, str):
+            self.fields[name] = Field(f"S{max(len(value.encode()), 1)}")
+        else:
+            array = as_array(name, value)
+            self.fields[name] = Field(array.dtype, array.shape)
+        return self
+
+    def parts(self, name: str, values: Any, add: Callable[[str, Any], Parts]) -> None:
+        """Add each part of a dict or tuple under its key."""
+        if not isinstance(values, Mapping):
+            self.tuples.append(name)
+            values = dict(enumerate(values))
+        if not values:
+            raise SchemaError(f"{name}: a dict or tuple needs at least one part")
+        for key, value in values.items():
+            add(f"{name}/{key}", value)
 
 
 def schema_of_env(env: Any) -> Schema:
     """Return the schema of an environment, its frame stack and how it resets."""
     num_envs = getattr(env, "num_envs", None)
     single = "single_" if num_envs is not None else ""
-    observation = fields_of_space("observation", getattr(env, f"{single}observation_space"))
-    action = fields_of_space("action", getattr(env, f"{single}action_space"))
+    parts = Parts()
+    parts.add("observation", getattr(env, f"{single}observation_space"))
+    parts.add("action", getattr(env, f"{single}action_space"))
     stack = frame_stack(env, num_envs is not None)
     if stack is not None:
-        size, padding = stack
-        field = observation["observation"]
-        observation["observation"] = replace_stack(field, size, padding)
+        for name, field in parts.fields.items():
+            if is_observation(name):
+                parts.fields[name] = replace_stack(field, *stack)
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode") if num_envs is not None else None
-    return Schema({**observation, **action}, num_envs, getattr(mode, "value", mode), describe(env))
+    return Schema(parts.fields, num_envs, getattr(mode, "value", mode), describe(env), tuples=tuple(parts.tuples))
 
 
 def replace_stack(field: Field, size: int, padding: str) -> Field:

@@ -18,7 +18,8 @@ import numpy as np
 
 from ._file import JournaledFile
 from .block import Block
-from .datasets import contiguous, growing
+from .codec import CODECS
+from .datasets import contiguous, frame_fields, growing, mark_image, view
 from .episodes import CHUNK as EPISODE_CHUNK
 from .errors import DamagedError, WriteError
 from .guard import quiet
@@ -26,7 +27,7 @@ from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
 from .record import Region, Slot
 from .rewind import Rewind
-from .schema import EPISODE_COLUMNS, Schema
+from .schema import Schema
 
 LIBVER = ("v110", "v110")
 SLOT_CHUNK = 1 << 20
@@ -46,21 +47,21 @@ class Store:
         self.datasets: dict[str, Any] = {}  # by name: looking one up takes longer than writing a chunk
         self.dirty = True
 
-    def lay_out(self, schema: Schema, run_id: str, texts: Mapping[str, Any]) -> None:
+    def lay_out(self, schema: Schema, run_id: str, compression: str, texts: Mapping[str, Any]) -> None:
         """Create groups and datasets; nothing of them counts before the first record."""
         rows = chunk_rows(schema.steps, schema.envs)
         room, size = Region.bytes_for(schema.envs, len(schema.steps))
         with quiet:
             self.handle = handle = h5py.File(self.file, "w", libver=LIBVER)
-            draft = Block(Block.SCHEMA, Header(run_id, schema, rows, Region(0, room)).to_json())
+            draft = Block(Block.SCHEMA, Header(run_id, schema, rows, Region(0, room), compression).to_json())
             block = contiguous(handle, "meta/schema_block", len(draft.pack()))  # first, so that it is found early
             records = contiguous(handle, "commits", size)
-            self.header = Header(run_id, schema, rows, Region(records.id.get_offset(), room))
+            self.header = Header(run_id, schema, rows, Region(records.id.get_offset(), room), compression)
             block[:] = np.frombuffer(Block(Block.SCHEMA, self.header.to_json()).pack(), np.uint8)
             for name, field in schema.steps.items():
-                growing(handle, f"steps/{name}", field, rows[name], schema.num_envs)
+                growing(handle, f"steps/{name}", field, self.header.codec(name), rows[name], schema.num_envs)
             options = {"chunks": (EPISODE_CHUNK,), "maxshape": (None,), "fletcher32": True}
-            for name, dtype in EPISODE_COLUMNS.items():
+            for name, dtype in schema.columns.items():
                 handle.create_dataset(f"episodes/{name}", (0,), dtype, **options)
             for name, values in {"schema": schema.to_json(), **texts}.items():
                 self.write_text(f"meta/{name}_json", values)
@@ -81,11 +82,17 @@ class Store:
     def write_root(self, schema: Schema) -> None:
         """Write the short attributes of the root group."""
         attributes = self.handle.attrs
+        filters = {CODECS[self.header.codec(name)].filters for name in schema.steps}
         attributes["format"] = np.bytes_(FORMAT)
         attributes["format_version"] = np.int32(FORMAT_VERSION)
         attributes["run_id"] = np.bytes_(self.header.run_id)
         attributes["environment_id"] = np.bytes_(str(schema.environment.get("id", ""))[:200].encode())
-        attributes["required_filters"] = np.bytes_("gzip shuffle fletcher32")
+        attributes["required_filters"] = np.bytes_(" ".join(sorted(filters | {"shuffle", "fletcher32"})))
+        attributes["NX_class"], attributes["default"] = np.bytes_("NXroot"), np.bytes_("episodes")
+        for group, signal in (("episodes", "return"), ("steps", "reward")):
+            hints = self.handle[group].attrs
+            hints["NX_class"], hints["signal"] = np.bytes_("NXdata"), np.bytes_(signal)
+        self.handle["episodes"].attrs["axes"] = np.bytes_("start")
         self.write_totals(0, 0, False)
 
     def write_totals(self, steps: int, episodes: int, complete: bool) -> None:
@@ -109,6 +116,22 @@ class Store:
             kind = h5py.string_dtype("utf-8", len(text))
             self.handle.create_dataset(name, data=[text], dtype=kind, chunks=(1,), fletcher32=True)
             self.dirty = True
+
+    def write_pictures(self, lengths: np.ndarray[Any, Any], sheet: np.ndarray[Any, Any] | None) -> None:
+        """Give every environment its frames as a dataset of its own, without storing them twice, and add the sheet."""
+        with quiet:
+            for name in [n for n in ("views", "preview") if n in self.handle]:
+                del self.handle[name]
+            if self.header.schema.num_envs is not None:
+                for name in frame_fields(self.header.schema.steps):
+                    for env, rows in enumerate(lengths.tolist()):
+                        view(self.handle, f"views/env_{env:04d}/{name}", f"steps/{name}", env, rows)
+            if sheet is not None:
+                mark_image(
+                    self.handle.create_dataset("preview/contact_sheet", data=sheet, compression="gzip"), sheet.shape
+                )
+            self.dirty = True
+            self.check()
 
     # --- rows
 

@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from . import _core, bulk
+from . import bulk
 from .change import Change
-from .chunk import encode
-from .column import Column
+from .chunks import Chunks
 from .commit import Commits
-from .errors import StateError
+from .errors import IndexRangeError, StateError
 from .guard import interrupts, quiet, register, unregister
 from .intake import Intake, seeds_of
 from .lock import WriterLock
+from .pictures import contact_sheet
 from .record import BETWEEN, ENDED, OPEN, Record
 from .rewind import Rewind
 from .rows import Rows
+from .stacks import stored_stacks
 from .store import Store
 
 Array = np.ndarray[Any, Any]
@@ -41,16 +42,13 @@ class Writer:
         self.intake = Intake(self.schema)
         self.commits = Commits(rows, store, last)
         self.broken: BaseException | None = None
-        self.closed = False
-        self.uncommitted = True
+        self.closed, self.uncommitted = False, True
         self.everyone, self.nobody = np.arange(self.schema.envs), np.zeros(0, np.int64)
+        self.chunks = Chunks(rows, store, self.commits.epoch)
         self.columns = list(rows.columns.items())
-        self.base = {r: rows.bases(r) for r in set(self.header.rows.values())}
-        self.steps_left = dict.fromkeys(self.base, 0)  # rows until a chunk of this size may be full
-        self.catch_up(self.everyone.tolist())
-        self.last_commit = time.monotonic()
-        self.owner = os.getpid()
-        self.restore_stacks()
+        self.chunks.catch_up(self.everyone.tolist())
+        self.last_commit, self.owner = time.monotonic(), os.getpid()
+        self.intake.stacks = stored_stacks(rows)
         register(self)
 
     @property
@@ -60,30 +58,50 @@ class Writer:
 
     # --- appending
 
-    def reset(self, observation: Any, mask: Array | None, seed: Any) -> None:
+    def reset(self, observation: Any, mask: Array | None, seed: Any, columns: Mapping[str, Any]) -> None:
         """Start an episode in every environment, or in those of `mask`; what was going on is interrupted."""
-        values = self.intake.group(self.intake.observations, observation)
         env = self.everyone if mask is None else np.flatnonzero(mask)
-        frames = self.intake.frames({k: v[env] for k, v in values.items()}, np.ones(len(env), np.bool_))
+        start = self.checked_start(self.intake.group(self.intake.observations, observation), env)
         seeds = seeds_of(seed, self.schema.envs)
+        given = self.intake.columns(columns, self.schema.envs)
         with self.change:
-            self.append_observations(env, frames, env)
-            for e in env.tolist():
-                self.rows.episodes.begin(e, int(self.rows.rows[e]) - 1, int(seeds[e]))
-            self.rows.states[env] = OPEN
-            self.intake.remember(values, env)
-            self.write_settled()
+            self.start_episodes(env, *start, [{"seed": seeds[e], **{k: v[e] for k, v in given.items()}} for e in env])
+            self.appended()
         self.commit_when_due()
 
-    def step(self, values: Mapping[str, Any], observation: Any, info: Any, extras: Mapping[str, Any]) -> Array:
-        """Complete every waiting row and append what it led to; return ids, -1 where an environment was reset."""
+    def checked_start(self, values: Mapping[str, Array], env: Array) -> tuple[Mapping[str, Array], dict[str, Array]]:
+        """Return observations of all environments, and newest frames of those that start an episode, checked."""
+        return values, self.intake.frames({k: v[env] for k, v in values.items()}, np.ones(len(env), np.bool_))
+
+    def start_episodes(
+        self, env: Array, values: Mapping[str, Array], frames: Mapping[str, Array], columns: list[dict[str, Any]]
+    ) -> None:
+        """Append first rows."""
+        self.append_observations(env, frames, env)
+        for e, given in zip(env.tolist(), columns, strict=True):
+            self.rows.episodes.begin(e, int(self.rows.rows[e]) - 1, **given)
+        self.rows.states[env] = OPEN
+        self.intake.remember(values, env)
+
+    def step(
+        self, values: Mapping[str, Any], observation: Any, info: Any, extras: Mapping[str, Any], resets: bool = True
+    ) -> Array:
+        """Complete every waiting row and append what it led to; return ids, -1 where an environment was reset.
+
+        `resets`: in SAME_STEP mode, observations of environments that ended are those after their reset.
+        """
         states = self.rows.states
         first = states != OPEN
         begins = bool(first.any())
         if begins:
             self.refuse_step(first)
-        done = self.intake.step(values, info, extras)
+        done = self.intake.step(values, info, extras, completes=not first.all())
         observations = self.intake.group(self.intake.observations, observation)
+        ended = (done["terminated"] | done["truncated"]) & ~first
+        restart = None
+        if resets and self.schema.autoreset == "SameStep" and ended.any():
+            restart = self.checked_start(observations, np.flatnonzero(ended))
+            observations = self.intake.finals(info, ended, observations)
         frames = self.intake.frames(observations, first)
         env = np.flatnonzero(~first) if begins else self.everyone
         done = {k: v[env] for k, v in done.items()} if begins else done
@@ -92,18 +110,45 @@ class Writer:
             ids[env] = env << 32 | self.rows.rows[env] - 1
             self.complete(env, done)
             self.append_observations(self.everyone, frames, np.flatnonzero(first) if begins else self.nobody)
-            ended = done["terminated"] | done["truncated"]
-            for at in np.flatnonzero(ended).tolist() if ended.any() else ():
-                flags = {name: done[name][at] for name in ("terminated", "truncated")}
-                self.rows.episodes.mark(int(env[at]), **flags)
-                states[env[at]] = ENDED
+            self.end(env, done) if ended.any() else None
             for e in np.flatnonzero(first).tolist() if begins else ():
                 self.rows.episodes.begin(e, int(self.rows.rows[e]) - 1)
                 states[e] = OPEN
             self.intake.remember(observations, self.everyone)
-            self.write_settled()
+            if restart is not None:
+                self.start_episodes(np.flatnonzero(ended), *restart, [{}] * int(ended.sum()))
+            self.appended(1 if restart is None else 2)
         self.commit_when_due()
         return ids
+
+    def add(self, values: Mapping[str, Any], observation: Any, ahead: Any, extras: Mapping[str, Any]) -> Array:
+        """Append whole transitions; an episode breaks where `observation` is not the one stored last."""
+        start = self.intake.group(self.intake.observations, observation)
+        self.intake.step(values, None, extras)
+        self.intake.check_continues(start, self.intake.group(self.intake.observations, ahead))
+        broken = (self.rows.states != OPEN) | ~self.is_newest(start)
+        if broken.any():
+            env = np.flatnonzero(broken)
+            checked = self.checked_start(start, env)
+            with self.change:
+                self.start_episodes(env, *checked, [{}] * len(env))
+                self.appended()
+        return self.step(values, ahead, None, extras, resets=False)
+
+    def is_newest(self, observations: Mapping[str, Array]) -> Array:
+        """Tell of which environments the last row holds exactly these bytes."""
+        result = np.ones(self.schema.envs, np.bool_)
+        for name, frame in self.intake.newest(observations).items():
+            column = self.rows.columns[name]
+            bytes_ = np.ascontiguousarray(frame).reshape(self.schema.envs, -1).view(np.uint8)
+            result &= (column.pool[column.newest].reshape(bytes_.shape) == bytes_).all(axis=1)
+        return result
+
+    def end(self, env: Array, done: Mapping[str, Array]) -> None:
+        """Note which episodes this step ended."""
+        for at in np.flatnonzero(done["terminated"] | done["truncated"]).tolist():
+            self.rows.episodes.mark(int(env[at]), **{name: done[name][at] for name in ("terminated", "truncated")})
+            self.rows.states[env[at]] = ENDED
 
     def refuse_step(self, first: Array) -> None:
         """Raise StateError unless the environments that do not wait for an action reset themselves in this step."""
@@ -127,7 +172,7 @@ class Writer:
     def append_observations(self, env: Array, frames: Mapping[str, Array], first: Array) -> None:
         """Append a row that holds an observation only; `first` lists the environments whose episode starts with it."""
         row = self.rows.rows[env]
-        begins = {r: np.flatnonzero(row % r == 0) for r in self.base}
+        begins = {r: np.flatnonzero(row % r == 0) for r in self.chunks.base}
         for name, column in self.columns:
             starts = begins[column.chunk_rows]
             column.advance(env, row, starts if len(starts) else None)
@@ -139,15 +184,9 @@ class Writer:
                 column.values[column.newest[first]] = True
         self.rows.rows[env] += 1
 
-    def catch_up(self, envs: list[int]) -> None:
-        """Point every column at the last row of these environments."""
-        for _, column in self.columns:
-            for env in envs:
-                if self.base[column.chunk_rows][env] < self.rows.rows[env]:
-                    column.catch_up(env, int(self.rows.rows[env]))
-
-    def end_episode(self, truncated: bool) -> None:
+    def end_episode(self, truncated: bool, columns: Mapping[str, Any]) -> None:
         """End the episodes going on; `truncated` sets the flag of their last transition."""
+        given = self.intake.columns(columns, self.schema.envs)
         env = np.flatnonzero(self.rows.states != ENDED)
         if not len(env):
             raise StateError(f"{self.rows.path}: no episode is going on")
@@ -158,10 +197,23 @@ class Writer:
             if len(flag):
                 self.rows.columns["truncated"].put(flag, row, np.ones(len(flag), np.bool_))
                 self.commits.changed("truncated", flag)
-            for e in flag.tolist():
-                self.rows.episodes.mark(e, truncated=True)
+            for e in env.tolist():
+                values = {k: v[e] for k, v in given.items()}
+                self.rows.episodes.mark(e, **values, **({"truncated": True} if e in flag else {}))
             self.rows.states[env] = ENDED
-            self.write_settled()
+            self.appended()
+
+    def annotate(self, number: int, values: Mapping[str, Any]) -> None:
+        """Set columns of an episode: hidden, or the user's own."""
+        episodes = self.rows.episodes
+        if not 0 <= number < episodes.count:
+            raise IndexRangeError(f"{self.rows.path}: episode {number} of {episodes.count}")
+        given = dict(values)
+        hidden = {"hidden": bool(given.pop("hidden"))} if "hidden" in given else {}
+        columns = {k: v[0] for k, v in self.intake.columns(given, 1).items()}
+        with self.change:
+            episodes.annotate(number, **hidden, **columns)
+            self.uncommitted = True
 
     def extend(self, values: Mapping[str, Any], env: int) -> Array:
         """Append whole rows of one environment; return their ids, -1 for rows without a transition."""
@@ -172,50 +224,18 @@ class Writer:
             while done < len(first):
                 stop = min(done + step - (start + done) % step, len(first))
                 bulk.append(self.rows, {k: v[done:stop] for k, v in rows.items()}, first[done:stop], env)
-                self.write_settled(stop - done)
+                self.appended(stop - done)
                 done = stop
-            self.catch_up([env])
+            self.chunks.catch_up([env])
         self.commit_when_due()
         return np.where(rows["is_last"], -1, np.int64(env) << 32 | np.arange(start, start + len(first)))
 
-    # --- chunks
-
-    def write_settled(self, appended: int = 1) -> None:
-        """Write the chunks whose rows can no longer change, after at most `appended` rows of each environment."""
-        self.uncommitted = True
-        for chunk_rows in self.base:
-            self.steps_left[chunk_rows] -= appended
-            if self.steps_left[chunk_rows] <= 0:
-                self.write_full(chunk_rows)
-
-    def write_full(self, chunk_rows: int) -> None:
-        """Write the full chunks of every field of this chunk size."""
-        old, new = self.base[chunk_rows], self.rows.bases(chunk_rows)
-        self.base[chunk_rows] = new
-        for env in np.flatnonzero(new > old).tolist():
-            for first in range(int(old[env]), int(new[env]), chunk_rows):
-                for _, column in self.columns:
-                    if column.chunk_rows == chunk_rows:
-                        chunk = first // chunk_rows * column.envs + env
-                        column.written(chunk, *self.write_chunk(column, chunk, chunk_rows))
-        self.steps_left[chunk_rows] = int((new + chunk_rows - self.rows.rows).min())
-
-    def write_chunk(self, column: Column, chunk: int, rows: int) -> tuple[int, int]:
-        """Encode and write one open chunk, of which `rows` rows count; return where it is in the file."""
-        first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
-        raw = column.bytes_of(column.table.slot(chunk))
-        trailer = self.header.trailer(column.number, env, first, rows, self.commits.epoch)
-        return self.store.write_chunk(column.number, chunk, first + rows, encode(raw, column.dtype.itemsize, trailer))
-
-    def write_open_chunks(self) -> None:
-        """Put the rows of chunks not yet full into the fields, padded with zeros."""
-        for column in self.rows.columns.values():
-            for chunk in sorted(column.open):
-                first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
-                rows = min(int(self.rows.rows[env]) - first, column.chunk_rows)
-                column.locate(chunk, *self.write_chunk(column, chunk, rows))
-
     # --- committing
+
+    def appended(self, rows: int = 1) -> None:
+        """Note that at most `rows` rows of each environment have come, and write the chunks that this has filled."""
+        self.uncommitted = True
+        self.chunks.write_settled(rows)
 
     def commit_when_due(self) -> None:
         """Commit if `commit_every` seconds have passed."""
@@ -258,7 +278,7 @@ class Writer:
                     episodes.mark(env, terminated=False, truncated=False)
             episodes.cut(episodes.count)
             rows.states[:] = ENDED
-            self.write_settled()
+            self.appended()
             self.commits.forget_after(number)
             self.commits.write(sync=False)
             self.uncommitted = False
@@ -279,7 +299,8 @@ class Writer:
         with self.change, quiet:
             self.commits.write(sync=False)
             self.store.set_rows(int(self.rows.rows.max()))  # first: a chunk at the edge makes nothing longer
-            self.write_open_chunks()
+            self.chunks.write_open()
+            self.store.write_pictures(self.rows.rows, contact_sheet(self.rows))
             self.store.write_totals(self.rows.steps, self.rows.episodes.count, True)
             self.commits.write(sync=False, in_fields=True)
             self.store.close_handle()
@@ -307,17 +328,3 @@ class Writer:
             raise StateError(f"{self.rows.path}: the run is closed")
         if self.broken is not None:
             raise StateError(f"{self.rows.path}: broken by {self.broken!r}; close it and open it again to recover")
-
-    def restore_stacks(self) -> None:
-        """Rebuild from the stored rows the stacks that the next observations must continue."""
-        env = np.flatnonzero(self.rows.states == OPEN)
-        for name, field in self.intake.observations.items():
-            if field.stacked is None or not len(env):
-                continue
-            head = self.rows.rows[env] - 1
-            low = self.rows.episodes.columns["start"][self.rows.episodes.current[env]]
-            rows = np.empty((len(env), field.stacked), np.int64)
-            _core.windows(head, np.arange(1 - field.stacked, 1), low, head, field.padding == "repeat", rows)
-            stack = np.zeros((self.schema.envs, field.stacked, *field.shape), field.dtype)
-            stack[env] = self.rows.columns[name].gather(env, rows)
-            self.intake.stacks[name] = stack

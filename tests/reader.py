@@ -1,7 +1,7 @@
 """A reader written from docs/format.md alone: neither this package nor an HDF5 library.
 
 It shows that the document is enough, and that rows can be had from a file whose HDF5 metadata is lost: chunks are
-found by their trailers in the byte stream, the rest by the commit record.
+found by their trailers in the byte stream, the rest by the commit record. For zstd and lz4 it needs their decoders.
 """
 
 from __future__ import annotations
@@ -64,6 +64,24 @@ def parse_record(data: bytes) -> dict[str, Any] | None:
     return record
 
 
+def decompress(codec: str, stream: bytes) -> bytes:
+    """Undo a codec."""
+    if codec == "zstd":
+        import zstandard
+
+        assert struct.unpack("<II", stream[-8:]) == (0x184D2A5E, 48)
+        return zstandard.ZstdDecompressor().decompress(stream[:-8])
+    if codec == "lz4":
+        import lz4.block
+
+        size, largest, packed = struct.unpack_from(">QII", stream)
+        assert (largest, packed) == (size, len(stream) - 16)
+        block = stream[16:]
+        return block if packed == size else lz4.block.decompress(block, uncompressed_size=size)
+    assert codec in ("gzip", "none")
+    return zlib.decompress(stream)
+
+
 class File:
     """The newest commit of a file."""
 
@@ -112,13 +130,15 @@ class File:
                 assert self.data[at + 48 : at + 52] == struct.pack("<I", fletcher32(stream + trailer))
                 key = (field, env, first)
                 if key not in best or best[key][0] <= epoch:
-                    best[key] = epoch, self.decode(self.fields[field], zlib.decompress(stream), raw)[:rows]
+                    best[key] = epoch, self.decode(self.fields[field], stream, raw)[:rows]
             at = self.data.find(b"RLAT", at + 1, self.record["end"])
         return {key: rows for key, (_, rows) in best.items()}
 
-    def decode(self, name: str, shuffled: bytes, raw: int) -> Array:
-        """Undo the shuffle of a chunk."""
+    def decode(self, name: str, stream: bytes, raw: int) -> Array:
+        """Undo codec and shuffle of a chunk."""
         dtype, shape = self.kind(name)
+        codec = self.block["schema"]["steps"][name]["compression"] or self.block.get("compression", "gzip")
+        shuffled = decompress(codec, stream)
         assert len(shuffled) == raw
         items = np.frombuffer(shuffled, np.uint8).reshape(dtype.itemsize, -1).T
         return np.frombuffer(items.tobytes(), dtype).reshape(-1, *shape)
@@ -142,6 +162,8 @@ class File:
         known, stop = rows - (state == 1 and name.split("/")[0] != "observation"), rows
         dtype, shape = self.kind(name)
         tail: Array | None = np.zeros((0, *shape), dtype)
+        if 0 in shape:
+            return np.zeros((known, *shape), dtype)
         if not record["flags"] & 1:
             for settled in {0: [rows], 1: [rows - 1, max(rows - 2, 0)], 2: [rows - 1]}[state]:
                 stop = settled // per_chunk * per_chunk

@@ -155,6 +155,26 @@ def test_owner_contains_the_mass_up_to_rounding(leaves: list[float], share: floa
         assert below - 1e-12 * tree.total <= mass <= below + leaves[leaf] + 1e-12 * tree.total
 
 
+@given(leaves=st.lists(st.floats(0, 1e300) | st.sampled_from([0.0, 0.0, 5e-324, 1e-310]), min_size=1, max_size=600))
+@example(leaves=[0.0])
+@example(leaves=[0.0] * 70 + [3.0])
+@example(leaves=[3.0, 0.0, 5e-324])
+def test_smallest_leaf_above_zero(leaves: list[float]) -> None:
+    assert tree_of(leaves).smallest == min((leaf for leaf in leaves if leaf > 0), default=0.0)
+
+
+def test_smallest_leaf_follows_changes_and_never_is_a_sum() -> None:
+    """Only leaves count: sums of one leaf, and leaves that the size rounds up to, do not."""
+    tree = SumTree(9)
+    assert tree.smallest == 0
+    tree.set(ints([0, 8]), np.array([4.0, 2.0]))
+    assert tree.smallest == 2
+    tree.set(ints([8]), np.array([0.0]))
+    assert tree.smallest == 4
+    tree.set(ints([3]), np.array([1.0]))
+    assert tree.smallest == 1
+
+
 def test_tree_copied_into_a_larger_one_draws_the_same() -> None:
     rng = np.random.default_rng(0)
     small, large = tree_of(rng.random(100)), SumTree(1000)
@@ -384,18 +404,19 @@ def test_rows_are_found_in_their_episodes(seed: int) -> None:
         assert found == (arrays["base"][e] + before[-1] if before else -1)
 
 
+@pytest.mark.parametrize("stride", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(30))
-def test_valid_starts_are_counted_environment_by_environment(seed: int) -> None:
+def test_valid_starts_are_counted_environment_by_environment(seed: int, stride: int) -> None:
     envs, arrays = segments(seed)
     rng, expected, skip, until = np.random.default_rng(seed), [], [], []
     for e, mine in enumerate(envs):
-        starts = [(e, row + k) for row, _, valid in mine for k in range(valid)]
+        starts = [(e, row + k * stride) for row, _, valid in mine for k in range(valid)]
         skip.append(int(rng.integers(0, len(starts) + 1)))
         expected += starts[skip[-1] :]
         until.append(len(expected))
     env, row = np.empty(len(expected), np.int64), np.empty(len(expected), np.int64)
     where = (arrays["base"], arrays["size"], arrays["start"], arrays["valid"])
-    _core.pick_valid(np.arange(len(expected)), ints(until), ints(skip), *where, env, row)
+    _core.pick_valid(np.arange(len(expected)), ints(until), ints(skip), *where, stride, env, row)
     assert list(zip(env.tolist(), row.tolist(), strict=True)) == expected
 
 
@@ -425,7 +446,7 @@ def test_kernels_that_find_rows_refuse_lengths_that_disagree(short: int) -> None
     counts = ints([0] * len(base))
     calls: list[Any] = [
         lambda a, b, c: _core.find_rows(a, b, base, size, start, c),
-        lambda a, b, c: _core.pick_valid(a, counts, counts, base, size, start, first, b, c),
+        lambda a, b, c: _core.pick_valid(a, counts, counts, base, size, start, first, 1, b, c),
         lambda a, b, c: _core.pick_slots(a, counts, 0, base, size, start, first, b, c),
     ]
     for call in calls:

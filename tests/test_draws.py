@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model import uniforms
+from model import philox, uniforms
 
 import archive
+from archive import epochs
 from archive._core import SumTree
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "draws.md").read_text(encoding="utf-8")
@@ -80,8 +81,13 @@ def drawn(state: dict[str, Any], run: archive.Run, count: int) -> tuple[list[int
     numbers = uniforms(options["seed"], state["batches"], count)
     found = [find(levels, mass) for mass in masses(total, numbers, sampler["stratified"])]
     valid = sum(leaf > 0 for leaf in leaves.values())
-    raw = [(valid * (leaves[k] / total)) ** -sampler["beta"] for k in found]
-    return [ids[k] for k in found], [w / max(raw) for w in raw]
+    beta = sampler["beta"]
+    if isinstance(beta, dict):
+        beta = beta["start"] + (beta["stop"] - beta["start"]) * min(state["batches"] / beta["steps"], 1)
+    raw = [(valid * (leaves[k] / total)) ** -beta for k in found]
+    smallest = min(leaf for leaf in leaves.values() if leaf > 0)
+    largest = max(raw) if sampler["normalize"] == "batch" else (valid * (smallest / total)) ** -beta
+    return [ids[k] for k in found], [w / largest for w in raw]
 
 
 def transitions(run: archive.Run, env: int, n_step: int) -> list[tuple[int, bool]]:
@@ -95,6 +101,65 @@ def transitions(run: archive.Run, env: int, n_step: int) -> list[tuple[int, bool
         valid = length if over else max(length - n_step + 1, 0)
         found += [(start + i, i < valid) for i in range(length)]
     return found
+
+
+def shuffled(index: int, count: int, seed: int, number: int) -> int:
+    """Return where pass `number` sends an index."""
+    keys = philox((seed, (1 << 62) + number), 1)
+    half = max((max(count - 1, 1).bit_length() + 1) // 2, 1)
+    while True:
+        left, right = index >> half, index % (1 << half)
+        for key in keys:
+            left, right = right, left ^ mixed(right ^ key) % (1 << half)
+        index = left << half | right
+        if index < count:
+            return index
+
+
+def mixed(v: int) -> int:
+    """Return the end of splitmix64."""
+    word = (1 << 64) - 1
+    v = v + 0x9E3779B97F4A7C15 & word
+    v = (v ^ v >> 30) * 0xBF58476D1CE4E5B9 & word
+    v = (v ^ v >> 27) * 0x94D049BB133111EB & word
+    return v ^ v >> 31
+
+
+class Passes:
+    """The draws of an Epoch over runs recorded by `step` with n_step=1, every row but the final ones a start."""
+
+    def __init__(self, run: archive.Run, seed: int, capacity: int | None, stride: int) -> None:
+        self.run, self.seed, self.stride = run, seed, stride
+        self.capacity = (capacity or 0) // run.num_envs
+        self.number, self.position = -1, 0
+        self.ranked: list[int] = []
+
+    def starts(self, *, shown: bool) -> list[int]:
+        """Return the ids of valid starts within the capacity by rank; hidden ones only if not `shown`."""
+        table, found = self.run.episodes, []
+        for env in range(self.run.num_envs):
+            mine = []
+            for k in np.flatnonzero(table["env"] == env).tolist():
+                first = int(table["start"][k])
+                on_grid = [
+                    i % self.stride == 0 and not (shown and table["hidden"][k]) for i in range(table["length"][k])
+                ]
+                mine += [(first + i, there) for i, there in enumerate(on_grid)]
+            kept = mine[max(len(mine) - self.capacity, 0) :] if self.capacity else mine
+            found += [env << 32 | row for row, there in kept if there]
+        return found
+
+    def draw(self, count: int) -> list[int]:
+        """Return the ids of the next batch."""
+        found: list[int] = []
+        while len(found) < count:
+            if self.position >= len(self.ranked):
+                self.number, self.position, self.ranked = self.number + 1, 0, self.starts(shown=False)
+            rank = shuffled(self.position, len(self.ranked), self.seed, self.number)
+            self.position += 1
+            if self.ranked[rank] in self.starts(shown=True):
+                found.append(self.ranked[rank])
+        return found
 
 
 # --- is followed
@@ -130,13 +195,16 @@ def test_more_levels_than_needed_change_nothing() -> None:
 @pytest.mark.parametrize("envs", [None, 3])
 @pytest.mark.parametrize("capacity", [None, 40])
 @pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize(
+    ("beta", "normalize"), [(0.5, "batch"), (archive.Linear(0.2, 1.0, 30), "global")], ids=["batch", "global"]
+)
 def test_state_and_rule_give_the_next_batch(
-    path: Path, envs: int | None, capacity: int | None, stratified: bool
+    path: Path, envs: int | None, capacity: int | None, stratified: bool, beta: Any, normalize: str
 ) -> None:
     rng = np.random.default_rng(1)
     lead = () if envs is None else (envs,)
     fields = {"observation": archive.Field("float32", (2,)), "action": archive.Field("int64")}
-    sampler = archive.Prioritized(alpha=0.6, beta=0.5, epsilon=1e-3, stratified=stratified)
+    sampler = archive.Prioritized(0.6, beta, 1e-3, stratified, normalize)
     with archive.create(path, archive.Schema(fields, envs, "NextStep"), commit_every=None) as run:
         run.reset(np.zeros((*lead, 2), np.float32))
         replay = run.replay(batch_size=16, capacity=capacity, n_step=3, seed=5, sampler=sampler)
@@ -151,6 +219,93 @@ def test_state_and_rule_give_the_next_batch(
                 assert found[0].tolist() == index
                 np.testing.assert_allclose(found[1], weight, rtol=1e-6)
                 replay.update_priorities(found[0], rng.random(16) * 3)
+
+
+@given(count=st.integers(1, 300), seed=st.integers(0, (1 << 64) - 1), number=st.integers(0, 1 << 61))
+def test_every_pass_is_a_permutation(count: int, seed: int, number: int) -> None:
+    found = epochs.shuffled(np.arange(count), count, seed, number).tolist()
+    assert sorted(found) == list(range(count))
+    assert found == [shuffled(i, count, seed, number) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "seed", "number", "expected"),
+    [
+        (1, 0, 0, [0]),
+        (2, 0, 0, [1, 0]),
+        (10, 0, 0, [7, 2, 4, 1, 6, 8, 5, 0, 9, 3]),
+        (1000, 12345, 3, [601, 388, 832, 328, 268]),
+        (1 << 40, (1 << 64) - 1, 7, [746518710716, 916754344644, 629606993111]),
+    ],
+)
+def test_passes_stay_as_they_are(count: int, seed: int, number: int, expected: list[int]) -> None:
+    assert epochs.shuffled(np.arange(len(expected)), count, seed, number).tolist() == expected
+    assert [shuffled(i, count, seed, number) for i in range(len(expected))] == expected
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("capacity", [None, 30])
+@pytest.mark.parametrize("envs", [None, 3])
+def test_passes_follow_the_rule(path: Path, envs: int | None, capacity: int | None, stride: int) -> None:
+    """While rows arrive and leave, episodes are hidden and shown, and the replay is made anew from its state."""
+    rng = np.random.default_rng(2)
+    lead = () if envs is None else (envs,)
+    fields = {"observation": archive.Field("float32"), "action": archive.Field("int64")}
+    with archive.create(path, archive.Schema(fields, envs, "NextStep"), commit_every=None) as run:
+        run.reset(np.zeros(lead))
+        replay = run.replay(sampler=archive.Epoch(), capacity=capacity, stride=stride, seed=9)
+        passes = Passes(run, 9, capacity, stride)
+        for t in range(100):
+            ends = rng.random(lead) < 0.15
+            run.step(np.zeros(lead, int), np.zeros(lead), np.ones(lead), ends, ends & False)
+            if t % 7 == 6:
+                run.annotate(int(rng.integers(run.num_episodes)), hidden=bool(t % 2))
+            assert len(replay) == len(passes.starts(shown=True))
+            if len(replay) and t % 4 == 0:
+                count = int(rng.integers(1, 20))
+                assert replay.draw(count)[0].tolist() == passes.draw(count)
+            if t % 10 == 5:
+                replay = run.replay(state=replay.state_dict())
+        assert passes.number > 2
+
+
+def test_priorities_given_with_steps(path: Path) -> None:
+    """A finite one >= 0 gives the leaf; it does not raise the largest, so it does not matter when a replay looks."""
+    given = [0.5, 40.0, math.nan, 0.0, 1e307, 2.0]
+    fields = {"observation": archive.Field("float32"), "action": archive.Field("int64")}
+    with archive.create(path, archive.Schema(fields | {"priority": archive.Field("float64")})) as run:
+        plain = archive.Prioritized(alpha=1, epsilon=0)
+        early = run.replay(sampler=plain)
+        run.reset(0.0)
+        for priority in given:
+            run.step(0, 0.0, 1.0, False, False, priority=priority)
+            len(early)
+        most = np.finfo(np.float64).max * 2.0**-48
+        for replay in (early, run.replay(sampler=plain)):
+            kept = replay.state_dict()["priorities"]
+            assert kept["leaves"].tolist() == [0.5, 40.0, 1.0, 0.0, most, 2.0]
+            assert kept["largest"] == 1.0
+
+
+def test_hidden_episodes_keep_their_place_and_their_leaves(path: Path) -> None:
+    fields = {"observation": archive.Field("float32"), "action": archive.Field("int64")}
+    with archive.create(path, archive.Schema(fields), commit_every=None) as run:
+        for _ in range(3):
+            run.reset(0.0)
+            for t in range(3):
+                run.step(0, 0.0, 1.0, t == 2, False)
+        replay = run.replay(sampler=archive.Prioritized(alpha=1, epsilon=0), capacity=8, seed=1)
+        ids = [1, 2, 4, 5, 6, 8, 9, 10]
+        replay.update_priorities(ids, range(1, 9))
+        run.annotate(1, hidden=True)
+        assert len(replay) == 5
+        assert set(replay.draw(200)[0].tolist()) == {1, 2, 8, 9, 10}
+        replay.update_priorities([5], [9])
+        for seen in (replay, run.replay(state=replay.state_dict())):
+            assert seen.state_dict()["priorities"]["leaves"].tolist() == [1, 2, 3, 9, 5, 6, 7, 8]
+        run.annotate(1, hidden=False)
+        assert len(replay) == 8
+        assert replay.state_dict()["priorities"]["leaves"].tolist() == [1, 2, 3, 9, 5, 6, 7, 8]
 
 
 def example(run: archive.Run, **options: Any) -> archive.Replay:
@@ -169,6 +324,9 @@ def test_example_of_the_document(path: Path) -> None:
         uniform = example(run)
         assert len(uniform) == 7
         assert [uniform.draw()[0].tolist() for _ in range(2)] == [[7, 2, 2, 2], [7, 2, 3, 2]]
+        epoch = example(run, sampler=archive.Epoch())
+        assert f"{philox((7, 1 << 62), 1)[0]:016x}" in DOCUMENT
+        assert [epoch.draw()[0].tolist() for _ in range(3)] == [[0, 1, 3, 5], [2, 7, 6, 6], [1, 0, 7, 2]]
         plain = archive.Prioritized(alpha=1, beta=1, epsilon=0)
         index, weight = example(run, sampler=plain).draw()
         assert (index.tolist(), weight.tolist()) == ([1, 2, 5, 6], [1, 1, 1, 1])

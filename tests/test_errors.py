@@ -488,7 +488,6 @@ BAD_SCHEMAS = {
     "text without a length": (lambda: archive.Field("U"), "U"),
     "long double": (lambda: archive.Field("longdouble"), "float128|longdouble"),
     "no dtype": (lambda: archive.Field("colour"), "colour"),
-    "zero size": (lambda: archive.Field("f4", (3, 0)), r"\(3, 0\)"),
     "negative size": (lambda: archive.Field("f4", (-1,)), r"\(-1,\)"),
     "shape that is none": (lambda: archive.Field("f4", "big"), "big"),
     "padding": (lambda: archive.Field("u1", (6, 6), stacked=4, padding="mirror"), "mirror"),
@@ -506,6 +505,15 @@ BAD_SCHEMAS = {
     "no environments": (lambda: archive.Schema(steps=GOOD, num_envs=0), "num_envs 0"),
     "too many environments": (lambda: archive.Schema(steps=GOOD, num_envs=65_537), "num_envs 65537"),
     "autoreset": (lambda: archive.Schema(steps=GOOD, autoreset="Sometimes"), "Sometimes"),
+    "text too long": (lambda: archive.Text((1 << 20) + 1), "cannot be stored"),
+    "text of nothing": (lambda: archive.Text(0), "cannot be stored"),
+    "episode column of ours": (lambda: archive.Schema(GOOD, episodes={"seed": archive.Field("i8")}), "'seed'"),
+    "episode column with a shape": (lambda: archive.Schema(GOOD, episodes={"x": archive.Field("i8", (2,))}), "'x'"),
+    "episode column with parts": (lambda: archive.Schema(GOOD, episodes={"x/y": archive.Field("i8")}), "'x/y'"),
+    "whole priority": (lambda: archive.Schema(GOOD | {"priority": archive.Field("i8")}), "'priority'"),
+    "priority with a shape": (lambda: archive.Schema(GOOD | {"priority": archive.Field("f8", (2,))}), "'priority'"),
+    "name that batches use": (lambda: archive.Schema(GOOD | {"weight": archive.Field("f4")}), "'weight'"),
+    "name of a row before": (lambda: archive.Schema(GOOD | {"prev_action": archive.Field("f4")}), "'prev_action'"),
     "field inside a field": (
         lambda: archive.Schema(steps=GOOD | {"observation/x": archive.Field("f4")}),
         "observation",
@@ -519,6 +527,27 @@ def test_bad_schema(name):
     make, message = BAD_SCHEMAS[name]
     with pytest.raises(archive.SchemaError, match=message):
         make()
+
+
+ACCEPTED_SCHEMAS = {
+    "no elements": {"steps": GOOD | {"x": archive.Field("f4", (3, 0))}},
+    "text": {"steps": GOOD | {"x": archive.Text(1 << 20)}},
+    "codecs": {"steps": {k: archive.Field("f4", compression=k) for k in ("zstd", "lz4", "none", "gzip")} | GOOD},
+    "resets at once": {"steps": GOOD, "num_envs": 2, "autoreset": "SameStep"},
+    "resets by hand": {"steps": GOOD, "num_envs": 2, "autoreset": "Disabled"},
+    "episode columns": {"steps": GOOD, "episodes": {"task": archive.Text(8), "success": archive.Field("bool")}},
+    "priority": {"steps": GOOD | {"priority": archive.Field("f4")}},
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED_SCHEMAS)
+def test_accepted_schema(tmp_path, name):
+    """What could be taken for a mistake and is none comes back from JSON and from a file."""
+    made = archive.Schema(**ACCEPTED_SCHEMAS[name])
+    assert archive.Schema.from_json(made.to_json()) == made
+    archive.create(tmp_path / "run.h5", made).close()
+    with archive.open(tmp_path / "run.h5") as run:
+        assert run.schema == made
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=repr)

@@ -185,13 +185,18 @@ def test_golden_vector(golden: dict[str, Path]) -> None:
 # --- every file
 
 
-def make_run(path: Path, envs: int | None, steps: int, *, close: bool) -> dict[str, np.ndarray[Any, Any]]:
+FILTERS = {"gzip": 1, "none": 1, "zstd": 32015, "lz4": 32004}
+CODECS = pytest.mark.parametrize("codec", FILTERS)
+FIELDS = {"observation": archive.Field("uint8", (96, 96)), "action": archive.Field("float32", (2,))}
+
+
+def make_run(
+    path: Path, envs: int | None, steps: int, *, close: bool, codec: str = "gzip"
+) -> dict[str, np.ndarray[Any, Any]]:
     """Record random rows in odd places, commit, and leave; return what readers must find."""
     rng = np.random.default_rng(steps)
     lead = () if envs is None else (envs,)
-    fields = {"observation": archive.Field("uint8", (96, 96)), "action": archive.Field("float32", (2,))}
-    schema = archive.Schema(fields, envs, "NextStep")
-    run = archive.create(path, schema, commit_every=None)
+    run = archive.create(path, archive.Schema(FIELDS, envs, "NextStep"), compression=codec, commit_every=None)
     picture = rng.integers(0, 4, (*lead, 96, 96), np.uint8)
     run.reset(picture)
     for t in range(steps):
@@ -214,6 +219,114 @@ def make_run(path: Path, envs: int | None, steps: int, *, close: bool) -> dict[s
         run.close()
         path.with_suffix(".killed").replace(path)
     return found
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4", "none"])
+@pytest.mark.parametrize("envs", [None, 3])
+def test_the_document_is_enough_for_other_codecs(path: Path, envs: int | None, codec: str) -> None:
+    expected = make_run(path, envs, 2100, close=True, codec=codec)  # full chunks of scalars too
+    file = reader.File(path)
+    assert file.block["compression"] == codec
+    for env in range(envs or 1):
+        for name in file.fields:
+            found = file.rows(name, env)
+            whole = expected[name] if envs is None else expected[name][:, env]
+            assert found.tobytes() == whole[: len(found)].tobytes()
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "killed"])
+def test_the_document_is_enough_for_all_kinds_of_fields(path: Path, close: bool) -> None:
+    """Text, fields of no elements, parts of a tuple, one codec for each, and noise that none can shrink."""
+    fields = {
+        "observation/word": archive.Text(6),
+        "observation/nothing": archive.Field("float32", (3, 0)),
+        "action/0": archive.Field("int64", compression="lz4"),
+        "action/1": archive.Field(">f8", compression="none"),
+        "noise": archive.Field("uint8", (70,), compression="lz4"),
+        "more": archive.Field("uint8", (70,), compression="gzip"),
+    }
+    given = {
+        "observation/word": np.array([f"ä{k % 60}".encode() for k in range(3000)], "S6"),
+        "observation/nothing": np.zeros((3000, 3, 0), np.float32),
+        "action/0": np.arange(3000),
+        "action/1": np.arange(3000) / 7,
+        "noise": np.random.default_rng(0).integers(0, 256, (3000, 70), np.uint8),
+        "more": np.random.default_rng(1).integers(0, 256, (3000, 70), np.uint8),
+        "reward": np.ones(3000, np.float32),
+    }
+    with archive.create(path, archive.Schema(fields, tuples=("action",)), compression="zstd", commit_every=None) as run:
+        run.extend(given)
+        run.commit()
+        if not close:
+            shutil.copyfile(path, path.with_suffix(".killed"))
+    if not close:
+        path.with_suffix(".killed").replace(path)
+    file = reader.File(path)
+    assert file.block["schema"]["tuples"] == ["action"]
+    for name, values in given.items():
+        found = file.rows(name)
+        assert found.shape == values.shape
+        assert found.tobytes() == values.astype(found.dtype).tobytes(), name
+    with h5py.File(path) as plain:
+        nothing = plain["steps/observation/nothing"]
+        assert (nothing.maxshape, nothing.chunks) == ((None, 3, None), (1024, 3, 1))
+        assert nothing.id.get_num_chunks() == 0
+        assert "nothing" not in plain["tail/observation"]
+        assert plain.attrs["required_filters"] == b"fletcher32 gzip lz4 (32004) shuffle zstd (32015)"
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_bytes_of_a_chunk(path: Path, codec: str) -> None:
+    """The framing that lets HDF5's filters pass over the trailer, written out."""
+    make_run(path, None, 40, close=True, codec=codec)
+    with h5py.File(path) as file:
+        mask, data = file["steps/reward"].id.read_direct_chunk((0,))
+    assert mask == 0
+    packed = reader.TRAILER.unpack(data[-52:-4])[9]
+    assert len(data) == packed + 52
+    if codec == "zstd":
+        assert data[:4] == bytes.fromhex("28b52ffd")
+        assert data[packed - 8 : packed] == bytes.fromhex("5e2a4d18 30000000")
+    else:
+        assert data[:16] == struct.pack(">QII", 4096, 4096, packed - 16)
+
+
+def test_episode_columns_of_the_user(path: Path) -> None:
+    columns = {"task": archive.Text(6, description="what is asked"), "score": archive.Field(">f4")}
+    with archive.create(path, archive.Schema(FIELDS, episodes=columns)) as run:
+        run.reset(np.zeros((96, 96), np.uint8), task="ä", score=0.5)
+        run.reset(np.zeros((96, 96), np.uint8))
+    with h5py.File(path) as file:
+        kind = file["episodes/task"].id.get_type()
+        assert (kind.get_size(), kind.get_strpad(), kind.is_variable_str()) == (6, h5py.h5t.STR_NULLPAD, False)
+        assert file["episodes/task"][:].tolist() == ["ä".encode(), b""]
+        assert file["episodes/score"][:].tolist() == [0.5, 0]
+        assert file["episodes/score"].dtype == np.dtype(">f4")
+        schema = json.loads(file["meta/schema_json"][0])
+    assert schema == reader.File(path).block["schema"]
+    assert {name: (c["dtype"], c["description"]) for name, c in schema["episodes"].items()} == {
+        "task": ("|S6", "what is asked"),
+        "score": (">f4", ""),
+    }
+
+
+def test_keys_of_the_schema_block(path: Path) -> None:
+    make_run(path, None, 1, close=True)
+    block = reader.File(path).block
+    assert set(block) == {"format", "format_version", "run_id", "schema", "rows", "compression", "records"}
+    assert set(block["schema"]) == {"steps", "num_envs", "autoreset", "environment", "episodes", "tuples"}
+    keys = {"dtype", "shape", "stacked", "stack_axis", "padding", "compression", "description"}
+    assert set(block["schema"]["steps"]["observation"]) == keys
+
+
+def test_golden_schema_blocks_lack_what_came_later(golden: dict[str, Path]) -> None:
+    """Files of before have no codec, user's columns and tuples in their blocks, and are read all the same."""
+    for path in golden.values():
+        block = reader.File(path).block
+        assert "compression" not in block
+        assert not {"episodes", "tuples"} & set(block["schema"])
+        with archive.open(path) as run:
+            assert (dict(run.schema.episodes), run.schema.tuples) == ({}, ())
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "killed"])
@@ -256,9 +369,11 @@ def test_killed_file_is_plain_hdf5(path: Path) -> None:
         assert file.attrs["complete"] == 0
 
 
-def test_nothing_strange_is_in_a_file(path: Path) -> None:
-    """Hard links, plain types and the three filters only, in chunks that stock readers cache."""
-    make_run(path, 3, 40, close=True)
+@CODECS
+@pytest.mark.parametrize("envs", [None, 3])
+def test_nothing_strange_is_in_a_file(path: Path, envs: int | None, codec: str) -> None:
+    """Hard links, plain types, known filters, chunks that stock readers cache, and views of this file only."""
+    make_run(path, envs, 40, close=True, codec=codec)
     with h5py.File(path) as file:
         names: list[str] = []
         file.visit(names.append)
@@ -269,15 +384,19 @@ def test_nothing_strange_is_in_a_file(path: Path) -> None:
                 assert kind.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM, h5py.h5t.STRING)
                 assert not kind.detect_class(h5py.h5t.REFERENCE)
                 assert kind.get_class() != h5py.h5t.STRING or not kind.is_variable_str()
-                assert not found.is_virtual
+                assert found.is_virtual == (name.split("/")[0] == "views")
+                if found.is_virtual:
+                    assert {source.file_name for source in found.virtual_sources()} == {"."}
                 assert plist.get_external_count() == 0
                 filters = [plist.get_filter(k)[0] for k in range(plist.get_nfilters())]
-                steps = [2, 1, 3] if found.dtype.itemsize > 1 else [1, 3]
+                steps = [2, FILTERS[codec], 3] if found.dtype.itemsize > 1 else [FILTERS[codec], 3]
                 top = "texts" if name.endswith("_json") else name.split("/")[0]
-                assert filters == {"steps": steps, "episodes": [3], "texts": [3]}.get(top, [])
+                assert filters == {"steps": steps, "episodes": [3], "texts": [3], "preview": [1]}.get(top, [])
                 assert found.chunks is None or np.prod(found.chunks) * found.dtype.itemsize <= 1 << 20
         assert set(file["episodes"]) == set(EPISODE_COLUMNS)
         assert file.userblock_size == 0
+        known = {"shuffle", "fletcher32", {"zstd": "zstd (32015)", "lz4": "lz4 (32004)"}.get(codec, "gzip")}
+        assert file.attrs["required_filters"].decode() == " ".join(sorted(known))
 
 
 def test_rewind(path: Path) -> None:
@@ -307,20 +426,29 @@ def test_rewind(path: Path) -> None:
     assert table == {"start": [0, 6], "length": [3, 1], "final": [True, True]}
 
 
-def test_every_name_is_documented(path: Path) -> None:
+@pytest.mark.parametrize("envs", [None, 2])
+def test_every_name_is_documented(path: Path, envs: int | None) -> None:
     document = (Path(__file__).parents[1] / "docs" / "format.md").read_text(encoding="utf-8")
-    make_run(path, None, 5, close=True)
+    make_run(path, envs, 5, close=True)
     with archive.open(path, "a") as run:
         run.checkpoint(number=1)
         last = run.last_checkpoint
         assert last is not None
         run.rewind(last)
     with h5py.File(path) as file:
-        names = [*file.attrs, *file["episodes"], *file["steps/observation"].attrs]
+        names = [*file.attrs, *file["episodes"]]
+        names += [name for path in ("episodes", "steps", "steps/observation") for name in file[path].attrs]
         names += [f"/{name}" for name in file if not isinstance(file[name], h5py.Group)]
         for group, pattern in {"meta": None, "tail": "<field>", "steps": "<field>", "checkpoints": None}.items():
             names += [f"/{group}/{pattern or name.rstrip('0123456789')}" for name in file[group]]
-        assert set(file) == {"checkpoints", "commits", "episodes", "meta", "steps", "tail"}
+        names += [f"/preview/{name}" for name in file["preview"]]
+        groups = {"checkpoints", "commits", "episodes", "meta", "preview", "steps", "tail"}
+        if envs is not None:
+            groups.add("views")
+            assert set(file["views"]) == {"env_0000", "env_0001"}
+            assert {name for env in file["views"].values() for name in env} == {"observation"}
+            names += ["/views/env_<n>/<field>", *file["views/env_0000/observation"].attrs]
+        assert set(file) == groups
     assert [name for name in names if f"`{name}`" not in document and f"`{name}<n>`" not in document] == []
 
 

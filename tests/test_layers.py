@@ -13,16 +13,15 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   disk   record   rewind   guard   _core   _file
-options
-block   chunk   lock   payload   samplers   change
+errors   batch   disk   record   rewind   guard   codec   rule   leaves   _core   _file
+block   casting   chunk   lock   options   payload   samplers   change
 schema
 spaces   datasets   episodes   intake   layout
 header
 budget   column   snapshot   store
 checkpoint   lazy   rows
-bulk   commit   source   valid
-priorities   writer
+bulk   chunks   commit   pictures   source   stacks   stats   valid
+assembly   epochs   priorities   writer
 replay
 run
 opening   info
@@ -34,8 +33,10 @@ UPWARD = {("schema", "spaces")}  # Schema.from_env: imported when called, so tha
 
 DOORS = {  # library: the modules that may import it
     "h5py": {"datasets", "store", "snapshot", "guard"},
-    "hdf5plugin": set(),
-    "zlib_ng": {"chunk"},
+    "hdf5plugin": {"datasets"},
+    "zlib_ng": {"chunk", "codec"},  # chunk: for crc32
+    "zstandard": {"codec"},
+    "lz4": {"codec"},
     "click": {"__main__", "demo"},
     "rich": {"__main__", "info", "demo"},
     "gymnasium": {"breakout", "demo"},

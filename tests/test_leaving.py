@@ -11,6 +11,7 @@ import pytest
 from faults import Diary, Player, row_differences
 
 import archive
+from archive.info import about
 
 TRIES = 20
 HANGS = 300  # seconds; a deadlock, not slowness
@@ -55,7 +56,7 @@ def examine(path, closed):
         assert rows >= max(committed)
         diary = expected(rows)
         assert row_differences(run, diary) == []
-        assert run.about()["complete"] == closed
+        assert about(run)["complete"] == closed
     assert path.with_name(path.name + ".lock").exists() != closed
     if int(path.stem) < 5:
         with archive.open(path, "a") as run:

@@ -798,7 +798,7 @@ def test_an_exponent_that_would_overflow_is_refused(twin: Callable[..., Twin]) -
 
 def test_resuming_takes_no_more_memory_than_before(path: Path) -> None:
     """A tree of more than half of the budget."""
-    memory = 64 << 20
+    memory = 128 << 20
     with archive.create(path, archive.Schema(FIELDS), commit_every=None, memory=memory) as run:
         replay = run.replay(capacity=5_000_000, sampler=archive.Prioritized())
         run.checkpoint(replay=replay.state_dict())

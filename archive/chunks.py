@@ -1,0 +1,72 @@
+"""Full chunks on their way from the columns to the file, each written once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .chunk import encode
+from .column import Column
+from .rows import Rows
+from .store import Store
+
+Array = np.ndarray[Any, Any]
+
+
+class Chunks:
+    """`base[R][e]`: first row of environment e whose chunk of R rows is not in the file as a full one.
+
+    `rows_left[R]`: rows that may come until a chunk of R rows can be full.
+    """
+
+    def __init__(self, rows: Rows, store: Store, epoch: int) -> None:
+        self.rows, self.store, self.epoch = rows, store, epoch
+        self.columns = list(rows.columns.items())
+        self.base = {r: rows.bases(r) for r in set(rows.header.rows.values())}
+        self.rows_left = dict.fromkeys(self.base, 0)
+
+    def write_settled(self, appended: int = 1) -> None:
+        """Write the chunks whose rows can no longer change, after at most `appended` rows of each environment."""
+        for chunk_rows in self.base:
+            self.rows_left[chunk_rows] -= appended
+            if self.rows_left[chunk_rows] <= 0:
+                self.write_full(chunk_rows)
+
+    def write_full(self, chunk_rows: int) -> None:
+        """Write the full chunks of every field of this chunk size."""
+        old, new = self.base[chunk_rows], self.rows.bases(chunk_rows)
+        self.base[chunk_rows] = new
+        for env in np.flatnonzero(new > old).tolist():
+            for first in range(int(old[env]), int(new[env]), chunk_rows):
+                for _, column in self.columns:
+                    if column.chunk_rows == chunk_rows:
+                        chunk = first // chunk_rows * column.envs + env
+                        column.written(chunk, *self.write_chunk(column, chunk, chunk_rows))
+        self.rows_left[chunk_rows] = int((new + chunk_rows - self.rows.rows).min())
+
+    def write_chunk(self, column: Column, chunk: int, rows: int) -> tuple[int, int]:
+        """Encode and write one open chunk, of which `rows` rows count; return where it is in the file."""
+        if not column.field.nbytes:
+            return -1, 0
+        first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
+        raw = column.bytes_of(column.table.slot(chunk))
+        trailer = self.rows.header.trailer(column.number, env, first, rows, self.epoch)
+        return self.store.write_chunk(
+            column.number, chunk, first + rows, encode(raw, column.dtype.itemsize, column.codec, trailer)
+        )
+
+    def write_open(self) -> None:
+        """Put the rows of chunks not yet full into the fields, padded with zeros."""
+        for column in self.rows.columns.values():
+            for chunk in sorted(column.open):
+                first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
+                rows = min(int(self.rows.rows[env]) - first, column.chunk_rows)
+                column.locate(chunk, *self.write_chunk(column, chunk, rows))
+
+    def catch_up(self, envs: list[int]) -> None:
+        """Point every column at the last row of these environments."""
+        for _, column in self.columns:
+            for env in envs:
+                if self.base[column.chunk_rows][env] < self.rows.rows[env]:
+                    column.catch_up(env, int(self.rows.rows[env]))
