@@ -1,24 +1,37 @@
-# make demo [ROWS=3000], test, test-slow, lint, dist.
+# make demo [ROWS=3000], test, test-slow, coverage, sanitize, lint, dist.
 # Needs Python 3.11 or newer with venv and headers, a C compiler and make; everything else goes into .venv.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-KINDS := release debug
+KINDS := release debug coverage sanitize
 SOURCES := setup.py pyproject.toml archive/__init__.py $(wildcard _core/*.p*)
 
-.PHONY: demo test test-slow lint dist clean $(KINDS)
+CORE_TESTS := $(addprefix tests/test_,core.py draws.py files.py format.py reading.py semantics.py sequences.py writing.py)
+SANITIZER := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+    PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 
-demo: release
+.PHONY: demo test test-slow coverage sanitize lint dist clean $(KINDS:%=place-%)
+
+demo: place-release
 	@$(BIN)/python -m archive.demo $(if $(ROWS),--rows $(ROWS))
 
-test: debug
+test: place-debug
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-slow: debug
+test-slow: place-debug
 	@$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
 
-lint: debug
+# Which lines of the core its tests run; fails below the share set in pyproject.toml.
+coverage: place-coverage
+	@$(BIN)/python -m coverage run -m pytest $(CORE_TESTS) $(ARGS)
+	@$(BIN)/python -m coverage report
+
+# The same tests while every access of the core is watched. The interpreter itself leaks at exit, so leaks are not.
+sanitize: place-sanitize
+	@$(SANITIZER) $(BIN)/python -m pytest $(CORE_TESTS) $(ARGS)
+
+lint: place-debug
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy
@@ -32,9 +45,9 @@ dist: .venv/ready
 clean:
 	rm -rf .venv build dist archive/_core.*.so archive/_file.*.so *.egg-info
 
-# The two kinds of extensions are kept side by side in build/; the one asked for is put in place, whichever was there.
-$(KINDS): %: build/%/ready
-	@for file in build/$@/*.so; do \
+# Kinds of extensions are kept side by side in build/; the one asked for is put in place, whichever was there.
+$(KINDS:%=place-%): place-%: build/%/ready
+	@for file in build/$*/*.so; do \
 	    cmp -s $$file archive/$${file##*/} || { cp $$file build/new && mv -f build/new archive/$${file##*/}; }; \
 	done
 

@@ -10,6 +10,7 @@ import sysconfig
 from glob import glob
 
 from Cython.Build import cythonize
+from Cython.Compiler import Options
 from setuptools import Extension, setup
 
 FAST = {"boundscheck": False, "initializedcheck": False, "cdivision": True}
@@ -17,12 +18,13 @@ SAFE = {"boundscheck": True, "initializedcheck": True, "overflowcheck": True, "s
 ASAN = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"]
 KINDS = {  # kind: directives, compiler flags
     "release": (FAST, ["-g0"]),  # Python's own flags ask for debug symbols, four times the size
-    "debug": (SAFE, ["-O1", "-Wall", "-Wextra"]),
+    "debug": (SAFE, ["-O1", "-Wall", "-Wextra", "-Werror"]),
     "coverage": (SAFE | {"linetrace": True}, ["-O1"]),
     "sanitize": (FAST, ASAN),
 }
 kind = os.environ.get("ARCHIVE_BUILD") or "release"
 directives, flags = KINDS[kind]
+Options.warning_errors = kind == "debug"  # Cython's own warnings; the C compiler's: -Werror
 macros = []
 if kind == "coverage":  # without the second macro Python 3.13 records nothing
     macros += [("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")]

@@ -27,6 +27,7 @@ from .rewind import Rewind
 
 Array = np.ndarray[Any, Any]
 ATTEMPTS = 2000
+ENTRY = struct.Struct("<QI")  # of a journal: where its bytes belong, how many they are
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,12 @@ def read_record(fd: int, header: Header, path: str) -> tuple[Record, int]:
 
 
 def read_journal(fd: int, record: Record) -> bytes | None:
-    """Return a record's journal, None if its bytes are no longer there."""
-    journal = disk.read_at(fd, record.journal_length, record.journal_offset)
-    whole = len(journal) == record.journal_length and zlib.crc32(journal) == record.journal_check
-    return journal if whole else None
+    """Return a record's journal, None if its bytes are no longer there or would be laid outside the run."""
+    size = min(record.journal_length, os.fstat(fd).st_size)  # a damaged length must not cost memory
+    journal = disk.read_at(fd, size, record.journal_offset)
+    if len(journal) != record.journal_length or zlib.crc32(journal) != record.journal_check:
+        return None
+    return None if entries(journal, record.end) is None else journal
 
 
 def recover(fd: int, header: Header, path: str) -> Record:
@@ -65,7 +68,7 @@ def recover(fd: int, header: Header, path: str) -> Record:
         journal = read_journal(fd, record)
         if journal is None and not record.synced:
             raise DamagedError(f"{path}: the journal of commit {record.sequence} is damaged")
-        for offset, data in entries(journal or b""):  # a synced commit was applied before its journal could go
+        for offset, data in entries(journal or b"", record.end) or []:  # a synced commit was applied before its journal could go
             disk.write_at(fd, data, offset)
         os.fsync(fd)  # the mark must not reach the disk before what it vouches for
         disk.write_at(fd, header.region.mark(record.sequence), header.region.mark_offset)
@@ -73,13 +76,17 @@ def recover(fd: int, header: Header, path: str) -> Record:
     return record
 
 
-def entries(journal: bytes) -> list[tuple[int, bytes]]:
-    """Split a journal into (offset, bytes)."""
+def entries(journal: bytes, end: int) -> list[tuple[int, bytes]] | None:
+    """Split a journal into (offset, bytes); None unless it is made of such entries for bytes before `end`."""
     result, at = [], 0
     while at < len(journal):
-        offset, size = struct.unpack_from("<QI", journal, at)
-        result.append((offset, journal[at + 12 : at + 12 + size]))
-        at += 12 + size
+        if at + ENTRY.size > len(journal):
+            return None
+        offset, size = ENTRY.unpack_from(journal, at)
+        at += ENTRY.size + size
+        if at > len(journal) or offset + size > end:
+            return None
+        result.append((offset, journal[at - size : at]))
     return result
 
 
