@@ -1,15 +1,16 @@
-"""Check what `make dist` built: the files of sdist and wheel, then the wheel in a fresh environment elsewhere."""
+"""Check what `make dist` built: the files of sdist and wheels, then each wheel in a fresh environment elsewhere."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import venv
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+TESTED = ("core", "draws", "file_object", "format", "semantics")  # with the wheel for many versions
 USE = """
 import doctest, sys
 import numpy as np
@@ -42,7 +43,7 @@ def wheel_files(path: Path) -> set[str]:
 def committed(*folders: str) -> set[str]:
     """Return the sources that are in these folders of the checkout."""
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
-    skip = (".pyc", ".so", ".pyd")
+    skip = (".pyc", ".so", ".pyd", ".c")
     return {str(p.relative_to(ROOT)) for p in paths if p.suffix not in skip and "__pycache__" not in p.parts}
 
 
@@ -52,29 +53,46 @@ def require(what: str, wanted: set[str], found: set[str]) -> None:
         sys.exit(f"{what} lacks {', '.join(sorted(wanted - found))}")
 
 
-def main(folder: Path) -> None:
-    """Check the one sdist and the one wheel in a folder."""
-    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
-    top = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "setup.py"}
-    require(sdist.name, top | committed("_core", "archive", "tests", "benchmarks", "docs"), sdist_files(sdist))
+def check_wheel(wheel: Path) -> None:
+    """Leave with a message if a wheel lacks a file of the package or holds anything else."""
     stubs = {"archive/py.typed", "archive/_core.pyi", "archive/_file.pyi", "archive/_core.so", "archive/_file.so"}
     found = wheel_files(wheel)
     require(wheel.name, stubs | committed("archive"), found)
     strange = {name for name in found if not name.startswith("archive/") and ".dist-info/" not in name}
     if strange or any(name.endswith((".c", ".pyx", ".pxd")) for name in found):
         sys.exit(f"{wheel.name} holds more than the package: {', '.join(sorted(strange)) or 'sources of the core'}")
+
+
+def use(wheel: Path, python: str, tests: tuple[str, ...] = ()) -> None:
+    """Install a wheel in a fresh environment of `python`, outside the checkout, use it and run tests with it."""
     with tempfile.TemporaryDirectory() as elsewhere:
-        venv.create(Path(elsewhere) / "v", with_pip=True)
-        bin_ = Path(elsewhere) / "v" / ("Scripts" if os.name == "nt" else "bin")
         options = {"cwd": elsewhere, "check": True}
+        subprocess.run([python, "-m", "venv", "v"], **options)
+        bin_ = Path(elsewhere) / "v" / ("Scripts" if os.name == "nt" else "bin")
         pip = [bin_ / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-        subprocess.run([*pip, wheel.resolve()], **options)
+        subprocess.run([*pip, f"{wheel.resolve()}[test]" if tests else wheel.resolve()], **options)
         subprocess.run([bin_ / "python", "-W", "error", "-c", USE], **options)
         shown = subprocess.run([bin_ / "rl-archive", "info", "run.h5"], capture_output=True, text=True, **options)
         if "50" not in shown.stdout:
             sys.exit(f"rl-archive info run.h5 printed {shown.stdout!r}")
-    print(f"{sdist.name} -> {wheel.name}: complete, and works elsewhere")
+        if tests:
+            for name in ("tests", "docs", "pyproject.toml"):
+                copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+                copy(ROOT / name, Path(elsewhere) / name)
+            subprocess.run([bin_ / "python", "-P", "-m", "pytest", *tests], **options)
+        print(f"{wheel.name}: complete, and works elsewhere with {python}")
+
+
+def main(folder: Path, python: str, newest: str) -> None:
+    """Check the sdist and the wheel in a folder, and the wheel for many versions in its folder `abi3`."""
+    (sdist,), (wheel,), (many,) = folder.glob("*.tar.gz"), folder.glob("*.whl"), folder.glob("abi3/*cp311-abi3*.whl")
+    top = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "setup.py"}
+    require(sdist.name, top | committed("_core", "archive", "tests", "benchmarks", "docs"), sdist_files(sdist))
+    check_wheel(wheel)
+    use(wheel, python)
+    check_wheel(many)
+    use(many, newest, tuple(f"tests/test_{name}.py" for name in TESTED))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -68,7 +68,8 @@ def recover(fd: int, header: Header, path: str) -> Record:
         journal = read_journal(fd, record)
         if journal is None and not record.synced:
             raise DamagedError(f"{path}: the journal of commit {record.sequence} is damaged")
-        for offset, data in entries(journal or b"", record.end) or []:  # a synced commit was applied before its journal could go
+        # A synced commit was applied before its journal could go.
+        for offset, data in entries(journal or b"", record.end) or []:
             disk.write_at(fd, data, offset)
         os.fsync(fd)  # the mark must not reach the disk before what it vouches for
         disk.write_at(fd, header.region.mark(record.sequence), header.region.mark_offset)
