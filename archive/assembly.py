@@ -196,13 +196,10 @@ class Assembly:
         _core.windows(row, np.arange(1 - count, 1), low, row, padding == "repeat", where)
         found = column.gather(np.ascontiguousarray(place.env.reshape(-1)), where)
         found = found.reshape(*place.row.shape, count, *column.field.shape)
-        return (
-            np.moveaxis(
-                found, 2, 1 + self.options.stack_axis if self.options.stack_axis >= 0 else self.options.stack_axis
-            )
-            if stacked
-            else found[:, :, 0]
-        )
+        if not stacked:
+            return found[:, :, 0]
+        axis = self.options.stack_axis
+        return np.moveaxis(found, 2, 1 + axis if axis >= 0 else axis)
 
     def acted(self, name: str, place: Places) -> Array:
         """Return a field that is known only for transitions: zeros at final observations."""

@@ -19,7 +19,6 @@ from .errors import (
     IndexRangeError,
     NotEnoughData,
     StateError,
-    UnknownFieldError,
 )
 from .guard import lock
 from .leaves import position
@@ -91,17 +90,17 @@ class Replay:
         """
         with lock:
             before = self._batches, self._epochs.state() if self._epochs is not None else None
-            batch = self._assembly.make(*self._draw(batch_size, beta), None)
-            if out is None:
-                return batch
             try:
+                batch = self._assembly.make(*self._draw(batch_size, beta), None)
+                if out is None:
+                    return batch
                 check_out(out, batch.asdict())
-            except (FieldError, UnknownFieldError):
+                return Batch(fill(out, batch.asdict()))
+            except BaseException:  # the batch was not given out: the next call draws it again
                 self._batches = before[0]
                 if self._epochs is not None and before[1] is not None:
                     self._epochs.load(before[1])
                 raise
-            return Batch(fill(out, batch.asdict()))
 
     def draw(self, batch_size: int | None = None, *, beta: float | None = None) -> tuple[Array, Array]:
         """Draw the next batch's ids and weights without reading its rows."""

@@ -650,6 +650,25 @@ def test_a_linear_beta_counts_batches_and_goes_on_after_a_state(twin: Callable[.
         assert {round(w, 6) for w in replay.draw()[1].tolist()} == {round(float(w), 6) for w in weights}
 
 
+@pytest.mark.parametrize("sampler", [archive.Uniform(), archive.Epoch(), archive.Prioritized()])
+def test_a_batch_that_could_not_be_read_is_drawn_again(
+    twin: Callable[..., Twin], monkeypatch: pytest.MonkeyPatch, sampler: Any
+) -> None:
+    both = twin()
+    both.whole(0, 12)
+    a, b = (both.run.replay(sampler=sampler, batch_size=5) for _ in range(2))
+
+    def worn_out(*_: Any) -> None:
+        raise OSError("worn out")
+
+    for _ in range(4):
+        with monkeypatch.context() as patch:
+            patch.setattr(archive.column.Column, "gather", worn_out)
+            with pytest.raises(OSError, match="worn out"):
+                a.sample()
+        assert a.sample().index.tolist() == b.sample().index.tolist()
+
+
 @pytest.mark.parametrize("beta", [-0.1, np.nan, np.inf, "1"])
 def test_betas_that_mean_nothing_are_refused(twin: Callable[..., Twin], beta: Any) -> None:
     both = twin()
