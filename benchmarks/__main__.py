@@ -19,13 +19,16 @@ from rich.console import Console
 from rich.table import Table
 
 from .cases import CASES
+from .modes import MODE_CASES
+
+ALL = CASES | MODE_CASES
 
 
 def run_case(name: str, size: int) -> dict[str, Any]:
     """Run one case in this process and return its figures."""
     with tempfile.TemporaryDirectory() as folder:
-        result = CASES[name](Path(folder), size)
-    figures: dict[str, Any] = {"case": name, "size": size, "seconds": result.seconds, **result.figures}
+        result = ALL[name](Path(folder), size)
+    figures: dict[str, Any] = {"case": name, "size": size, "seconds": result.seconds, "figures": result.figures}
     figures["peak_rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if result.moved:
         figures["memcpy_seconds"] = memcpy(result.moved)
@@ -47,12 +50,12 @@ def cells(found: dict[str, Any]) -> list[str]:
     seconds = found["seconds"]
     times = [f"{s * 1e6:,.1f} us" for s in (min(seconds), statistics.median(seconds), max(seconds))]
     ratio = f"{statistics.median(seconds) / found['memcpy_seconds']:.1f}" if "memcpy_seconds" in found else ""
-    size = f"{found['file_bytes']:,}" if "file_bytes" in found else ""
-    return [*times, ratio, f"{found['peak_rss'] / 1e6:.0f} MB", size]
+    more = ", ".join(f"{k} {v:,.6g}" for k, v in found["figures"].items())
+    return [*times, ratio, f"{found['peak_rss'] / 1e6:.0f} MB", more]
 
 
 @click.command()
-@click.option("--case", "names", multiple=True, type=click.Choice(sorted(CASES)), help="Only these cases.")
+@click.option("--case", "names", multiple=True, type=click.Choice(sorted(ALL)), help="Only these cases.")
 @click.option("--size", default=0, help="Size of a case, 0 for its own.")
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Write all figures to a file.")
 @click.option("--here", is_flag=True, hidden=True)
@@ -61,14 +64,14 @@ def main(names: tuple[str, ...], size: int, target: Path | None, here: bool) -> 
     if here:
         click.echo(json.dumps(run_case(names[0], size)))
         return
-    table = Table("case", "min", "median", "max", "x memcpy", "peak RSS", "file bytes")
+    table = Table("case", "min", "median", "max", "x memcpy", "peak RSS", "figures")
     results = []
-    for name in names or CASES:
+    for name in names or ALL:
         command = [sys.executable, "-m", "benchmarks", "--here", "--case", name, "--size", str(size)]
         found = json.loads(subprocess.check_output(command).splitlines()[-1])
         results.append(found)
         table.add_row(name, *cells(found))
-    console = Console(width=110)
+    console = Console(width=150)
     console.print(table)
     machine = platform.processor() or platform.machine()
     console.print(f"{machine}, Python {platform.python_version()}, numpy {np.__version__}")

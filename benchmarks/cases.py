@@ -79,16 +79,21 @@ def step_envs(folder: Path, size: int) -> Result:
     images = frames(10_000)
     run = archive.create(folder / "run.h5", schema((84, 84), "uint8", envs), commit_every=None, memory="2 GiB")
     start = np.arange(envs) * (len(images) // envs)
-    run.reset(images[start])
+    return envs_stepped(run, envs, lambda t: images[(start + t) % len(images)])
+
+
+def envs_stepped(run: archive.Run, envs: int, observe: Callable[[int], Any]) -> Result:
+    """Time steps of about 1,600 rows and a commit a repeat; seconds per row."""
+    run.reset(observe(0))
     action, reward, no = np.zeros(envs, np.int64), np.ones(envs), np.zeros(envs, np.bool_)
-    clock = iter(range(1, 1 << 40))
+    clock, count = iter(range(1, 1 << 40)), max(1600 // envs, 10)
 
     def steps() -> None:
-        for _ in range(200):
-            run.step(action, images[(start + next(clock)) % len(images)], reward, no, no)
+        for _ in range(count):
+            run.step(action, observe(next(clock)), reward, no, no)
         run.commit()
 
-    return Result([s / 200 / envs for s in repeat(steps, 1)])
+    return Result([s / count / envs for s in repeat(steps, 1)])
 
 
 def commit(folder: Path, size: int) -> Result:
@@ -125,17 +130,17 @@ def timed_after_steps(run: archive.Run, rows: Any, count: int, operation: Callab
             yield time.perf_counter() - start
 
 
-def extend(run: archive.Run, observations: Any) -> None:
+def extend(run: archive.Run, observations: Any, env: int = 0) -> None:
     """Append observations as one episode that goes on."""
     count = len(observations)
-    run.extend({"observation": observations, "action": np.arange(count) % 4, "reward": np.ones(count)})
+    run.extend({"observation": observations, "action": np.arange(count) % 4, "reward": np.ones(count)}, env=env)
 
 
-def filled(folder: Path, size: int, envs: int | None = None) -> archive.Run:
-    """Return a run of real frames, open for reading."""
+def filled(folder: Path, size: int, steps: int = 10_000) -> archive.Run:
+    """Return a run of real frames in episodes of `steps`, open for reading."""
     with archive.create(folder / "run.h5", schema((84, 84), "uint8"), commit_every=None) as run:
-        for low in range(0, size, 10_000):
-            extend(run, frames(10_000)[: size - low])
+        for low in range(0, size, steps):
+            extend(run, frames(10_000)[low % 10_000 :][: min(steps, size - low)])
             run.end_episode()
     return archive.open(folder / "run.h5", memory="2 GiB")
 
@@ -191,17 +196,48 @@ def file_size(folder: Path, size: int) -> Result:
     return Result(seconds, figures=figures)
 
 
+def step_small_envs(folder: Path, size: int) -> Result:
+    """step() of `size` (8) environments with 4 floats, per row."""
+    envs = size or 8
+    run = archive.create(folder / "run.h5", schema((4,), "float32", envs), commit_every=None, memory="2 GiB")
+    rows = np.random.default_rng(0).normal(size=(100, envs, 4)).astype(np.float32)
+    return envs_stepped(run, envs, lambda t: rows[t % 100])
+
+
+def file_overhead(folder: Path, size: int) -> Result:
+    """Bytes of a closed, uncompressed file of `size` (1) environments beside its rows': 200,000 of 4 floats in all."""
+    envs = size or 1
+    fields = {"observation": archive.Field("float32", (4,)), "action": archive.Field("int64")}
+    count, path = 200_000 // envs, folder / "run.h5"
+    run = archive.create(path, archive.Schema(fields, num_envs=envs), compression="none", commit_every=None)
+    start = time.perf_counter()
+    for env in range(envs):
+        values = {
+            "observation": np.ones((count, 4), np.float32),
+            "action": np.ones(count, int),
+            "reward": np.ones(count),
+        }
+        run.extend(values, env=env)
+    run.close()
+    raw = count * envs * (4 * 4 + 8 + 4 + 4)
+    more = path.stat().st_size - raw
+    figures = {"overhead_bytes": more, "overhead_bytes_per_row": more / (count * envs)}
+    return Result([time.perf_counter() - start], figures=figures)
+
+
 CASES: dict[str, Callable[[Path, int], Result]] = {
     function.__name__.replace("_", "-"): function
     for function in (
         step_frames,
         step_vector,
         step_envs,
+        step_small_envs,
         commit,
         checkpoint,
         stacked_batch,
         prioritised_loop,
         first_batch,
         file_size,
+        file_overhead,
     )
 }
