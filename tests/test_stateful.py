@@ -95,7 +95,7 @@ def check_episode(found: dict[str, Any], episode: Episode) -> None:
 class Machine(RuleBasedStateMachine):
     """One environment. It must be reset after each end."""
 
-    envs, resets_itself = 1, False
+    envs, axis, resets_itself = 1, False, False
 
     # --- making things
 
@@ -142,7 +142,7 @@ class Machine(RuleBasedStateMachine):
             "action": archive.Field("int16"),
             "extra": archive.Field("float32"),
         }
-        several = {"num_envs": self.envs, "autoreset": "NextStep"} if self.envs > 1 else {}
+        several = {"num_envs": self.envs, "autoreset": "NextStep" if self.resets_itself else None} if self.axis else {}
         schema = archive.Schema(steps, **several)
         self.patches = contextlib.ExitStack()
         sizes = {(layout, "MAX_ROWS"): chunk_rows, (priorities, "BLOCK"): 5}
@@ -215,7 +215,7 @@ class Machine(RuleBasedStateMachine):
     def pixels(self, stacks: Any) -> Any:
         """Return an observation as the user would hand it in: stacked where it arrives so, for one environment or N."""
         found = frames(stacks) if self.stacked else frames(stacks[:, 0])
-        return found if self.envs > 1 else found[0]
+        return found if self.axis else found[0]
 
     @rule(seed=st.sampled_from([None, 7]), chosen=st.none() | st.sets(st.integers(0, 2)))
     def reset(self, seed: int | None, chosen: set[int] | None) -> None:
@@ -257,7 +257,7 @@ class Machine(RuleBasedStateMachine):
         values = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         for name in ("terminated", "truncated"):
             values[name] = np.array([kinds[env] in (name, "both") for env in range(self.envs)])
-        if self.envs == 1:
+        if not self.axis:
             values = {name: value[0] for name, value in values.items()}
         action, extra = values.pop("action"), values.pop("extra")
         return self.run.step(action, self.pixels(stacks), *values.values(), {}, extra=extra)
@@ -433,7 +433,19 @@ class Machine(RuleBasedStateMachine):
 class VectorMachine(Machine):
     """Three environments that reset themselves in the step after their end."""
 
-    envs, resets_itself = 3, True
+    envs, axis, resets_itself = 3, True, True
+
+
+class ResetMachine(Machine):
+    """Two environments that must be reset after each end."""
+
+    envs, axis, resets_itself = 2, True, False
+
+
+class LoneMachine(Machine):
+    """A vector environment of one."""
+
+    envs, axis, resets_itself = 1, True, True
 
 
 # --- random play: hypothesis tries variants of few scripts, which it can shorten well; this tries many different ones
@@ -561,9 +573,11 @@ def test_everything_agrees_with_the_model(machine: type[Machine]) -> None:
     run_state_machine_as_test(machine, settings=settings(settings.get_profile("quick"), max_examples=30))
 
 
-@pytest.mark.parametrize("machine", [Machine, VectorMachine])
-def test_random_play_agrees_with_the_model(machine: type[Machine]) -> None:
-    random_play(machine, range(30), 60)
+@pytest.mark.parametrize(
+    ("machine", "count"), [(Machine, 30), (VectorMachine, 30), (ResetMachine, 10), (LoneMachine, 10)]
+)
+def test_random_play_agrees_with_the_model(machine: type[Machine], count: int) -> None:
+    random_play(machine, range(count), 60)
 
 
 @pytest.mark.slow
@@ -573,6 +587,6 @@ def test_everything_agrees_with_the_model_for_long(machine: type[Machine]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [Machine, VectorMachine])
+@pytest.mark.parametrize("machine", [Machine, VectorMachine, ResetMachine, LoneMachine])
 def test_random_play_agrees_with_the_model_for_long(machine: type[Machine]) -> None:
     random_play(machine, range(1000, 3000), 100)
