@@ -49,9 +49,11 @@ class Interrupts:
     def __exit__(self, *exc: object) -> None:
         if threading.get_ident() == MAIN:
             self.depth -= 1
-            if self.pending and not self.depth:
+            if not self.depth:
                 pending, self.pending = self.pending, None
-                self.previous(*pending)
+                settle_interrupts()
+                if pending:
+                    self.previous(*pending)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Pass SIGINT on, now or when the outermost block is left."""
@@ -114,7 +116,6 @@ def register(writer: Writer) -> None:
 def unregister(writer: Writer) -> None:
     """Forget a writer that has been closed or abandoned."""
     writers.pop(id(writer), None)
-    settle_interrupts()
 
 
 def settle_interrupts() -> None:

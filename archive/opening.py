@@ -17,8 +17,6 @@ from ._file import ReadView
 from .budget import parse_bytes
 from .codec import CODECS
 from .errors import (
-    ArchiveError,
-    DamagedError,
     ExistingRunError,
     FieldError,
     FieldTypeError,
@@ -177,10 +175,8 @@ def open_writer(
             store.write_text("meta/metadata_json", texts["metadata"])
         store.write_totals(rows.steps, rows.episodes.count, False)
         writer.commit()
-    except BaseException as error:
+    except BaseException:
         let_go(writer, store, held)
-        if isinstance(error, (RuntimeError, KeyError)) and not isinstance(error, ArchiveError):
-            raise DamagedError(f"{target}: {error}") from error  # HDF5's words for metadata that fails its checksum
         raise
     return Run(target, header, writer, texts)
 

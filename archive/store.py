@@ -10,7 +10,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import h5py
@@ -21,7 +21,7 @@ from .block import Block
 from .codec import CODECS
 from .datasets import contiguous, frame_fields, growing, mark_image, view
 from .episodes import CHUNK as EPISODE_CHUNK
-from .errors import DamagedError, WriteError
+from .errors import ArchiveError, DamagedError, WriteError
 from .guard import quiet
 from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
@@ -51,7 +51,7 @@ class Store:
         """Create groups and datasets; nothing of them counts before the first record."""
         rows = chunk_rows(schema.steps, schema.envs)
         room, size = Region.bytes_for(schema.envs, len(schema.steps))
-        with quiet:
+        with self.hdf5():
             self.handle = handle = h5py.File(self.file, "w", libver=LIBVER)
             draft = Block(Block.SCHEMA, Header(run_id, schema, rows, Region(0, room), compression).to_json())
             block = contiguous(handle, "meta/schema_block", len(draft.pack()))  # first, so that it is found early
@@ -67,14 +67,26 @@ class Store:
                 self.write_text(f"meta/{name}_json", values)
             self.write_root(schema)
             handle.flush()
-            self.check()
 
     def resume(self, header: Header, end: int) -> None:
         """Open a recovered file whose committed end is at byte `end`."""
         self.header = header
         self.file.begin(end)
-        with quiet:
+        with self.hdf5():
             self.handle = h5py.File(self.file, "r+", libver=LIBVER)
+
+    @contextlib.contextmanager
+    def hdf5(self) -> Iterator[None]:
+        """Surround calls of HDF5 that may change the file; what it finds damaged or fails to write has our words."""
+        with quiet:
+            try:
+                yield
+            except ArchiveError:
+                raise
+            except (RuntimeError, OSError, KeyError, ValueError) as error:
+                self.check()
+                raise DamagedError(f"{self.path}: {error}") from error
+            self.dirty = True
             self.check()
 
     # --- layout
@@ -97,7 +109,7 @@ class Store:
 
     def write_totals(self, steps: int, episodes: int, complete: bool) -> None:
         """Write the attributes that change: totals, and whether the file was closed."""
-        with quiet:
+        with self.hdf5():
             for name, value in (
                 ("total_steps", np.int64(steps)),
                 ("total_episodes", np.int64(episodes)),
@@ -105,21 +117,19 @@ class Store:
             ):
                 if self.handle.attrs.get(name) != value:
                     self.handle.attrs[name] = value
-            self.dirty = True
 
     def write_text(self, name: str, values: Any) -> None:
         """Write JSON as a dataset of one fixed-length text, chunked so that HDF5 keeps a checksum of it."""
         text = json.dumps(values, indent=1).encode() or b" "
-        with quiet:
+        with self.hdf5():
             if name in self.handle:
                 del self.handle[name]
             kind = h5py.string_dtype("utf-8", len(text))
             self.handle.create_dataset(name, data=[text], dtype=kind, chunks=(1,), fletcher32=True)
-            self.dirty = True
 
     def write_pictures(self, lengths: np.ndarray[Any, Any], sheet: np.ndarray[Any, Any] | None) -> None:
         """Give every environment its frames as a dataset of its own, without storing them twice, and add the sheet."""
-        with quiet:
+        with self.hdf5():
             for name in [n for n in ("views", "preview") if n in self.handle]:
                 del self.handle[name]
             if self.header.schema.num_envs is not None:
@@ -130,8 +140,6 @@ class Store:
                 mark_image(
                     self.handle.create_dataset("preview/contact_sheet", data=sheet, compression="gzip"), sheet.shape
                 )
-            self.dirty = True
-            self.check()
 
     # --- rows
 
@@ -140,13 +148,11 @@ class Store:
         name, envs = self.header.fields[number], self.header.schema.envs
         first = chunk // envs * self.header.rows[name]
         field = self.header.schema.steps[name]
-        with quiet:
+        with self.hdf5():
             dataset = self.grown(f"steps/{name}", rows)
             env = (chunk % envs,) if self.header.schema.num_envs is not None else ()
             at = (first, *env, *(0,) * len(field.shape))
             dataset.id.write_direct_chunk(at, data)
-            self.dirty = True
-            self.check()
             if self.file.last_size == len(data):
                 return self.file.last_offset, len(data)
             found = dataset.id.get_chunk_info_by_coord(at)
@@ -164,29 +170,25 @@ class Store:
 
     def set_rows(self, rows: int) -> None:
         """Make every field at least `rows` long."""
-        with quiet:
+        with self.hdf5():
             for name in self.header.fields:
                 self.grown(f"steps/{name}", rows)
-            self.dirty = True
-            self.check()
 
     def create_tail(self, number: int) -> int:
         """Allocate the two tail slots of a field; return where they start."""
         name = self.header.fields[number]
         rows = self.header.rows[name] + SPARE_ROWS - 1
         size = 2 * self.header.schema.envs * rows * self.header.row_bytes(name)
-        with quiet:
+        with self.hdf5():
             offset: int = contiguous(self.handle, f"tail/{name}", size).id.get_offset()
             self.file.reserve(offset, size)
-            self.dirty = True
-            self.check()
         return offset
 
     # --- episodes
 
     def write_episodes(self, columns: Mapping[str, np.ndarray[Any, Any]], count: int, chunks: set[int]) -> None:
         """Write the given chunks of the episode table; entries past `count` become zeros."""
-        with quiet:
+        with self.hdf5():
             for name, values in columns.items():
                 dataset = self.grown(f"episodes/{name}", count)
                 rows = dataset.id.shape[0]
@@ -195,16 +197,12 @@ class Store:
                     part = np.zeros(max(high - low, 0), values.dtype)
                     part[: max(min(count, high) - low, 0)] = values[low : min(count, high)]
                     dataset[low:high] = part
-            self.dirty = True
-            self.check()
 
     def write_rewind(self, rewind: Rewind, number: int) -> None:
         """Write down in the byte stream what was given up, as block `number` of its kind."""
-        with quiet:
+        with self.hdf5():
             data = Block(Block.REWIND, {"run_id": self.header.run_id, **rewind.to_json()}).pack()
             contiguous(self.handle, f"meta/rewind_block_{number}", len(data))[:] = np.frombuffer(data, np.uint8)
-            self.dirty = True
-            self.check()
 
     # --- checkpoints
 
@@ -219,7 +217,7 @@ class Store:
 
     def slot_offsets(self, number: int, chunks: int) -> list[int]:
         """Return where the chunks of a slot are, adding those it lacks."""
-        with quiet:
+        with self.hdf5():
             name = f"checkpoints/slot{number}"
             if name not in self.handle:
                 self.handle.create_dataset(name, (0,), "u1", chunks=(SLOT_CHUNK,), maxshape=(None,))
@@ -229,8 +227,6 @@ class Store:
                 dataset.id.set_extent((chunks * SLOT_CHUNK,))
                 for k in range(have, chunks):
                     dataset.id.write_direct_chunk((k * SLOT_CHUNK,), bytes(SLOT_CHUNK))
-                self.dirty = True
-            self.check()
             return [dataset.id.get_chunk_info_by_coord((k * SLOT_CHUNK,)).byte_offset for k in range(chunks)]
 
     # --- the file
@@ -256,14 +252,13 @@ class Store:
     def flush(self) -> None:
         """Have HDF5 hand over everything it holds."""
         if self.dirty:
-            with quiet:
+            with self.hdf5():
                 self.handle.flush()
-            self.check()
             self.dirty = False
 
     def close_handle(self) -> None:
         """Close HDF5's side; what it overwrites on the way is held."""
-        with quiet:
+        with self.hdf5():
             self.datasets.clear()
             self.handle.close()
             self.handle = None

@@ -400,6 +400,14 @@ def interrupted_everywhere(path):
         interrupted_at_lines(recorder, lambda r: r.run.close(), first * 10, 200),
     ]
     assert min(times) >= 1
+    with At(1 << 60) as at:
+        recorder.run.close()
+    last = (1 << 60) - at.left - 3 * int(path.stem)  # all tries together press at each of the last sixty lines
+    recorder.reopen()
+    for number in range(last, last - 3, -1):
+        with At(number), contextlib.suppress(KeyboardInterrupt):
+            recorder.run.close()
+        recorder.reopen()
     recorder.append(3)
     recorder.close()
 
