@@ -9,7 +9,7 @@ KINDS := release debug coverage sanitize
 SOURCES := setup.py pyproject.toml archive/__init__.py $(wildcard _core/*.p*)
 
 CORE_TESTS := $(addprefix tests/test_,core.py draws.py file_object.py semantics.py)
-CORE := $(addprefix $(CURDIR)/,_core/core.pyx _core/file.pyx $(wildcard _core/*.pxd))
+CORE := $(addprefix $(CURDIR)/,_core/core.pyx _core/append.pyx _core/file.pyx $(wildcard _core/*.pxd))
 SANITIZER := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
     PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 
@@ -37,7 +37,7 @@ lint: place-debug
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy
-	@$(BIN)/python -m mypy.stubtest archive._core archive._file --ignore-missing-stub --mypy-config-file pyproject.toml
+	@$(BIN)/python -m mypy.stubtest archive._core archive._append archive._file --ignore-missing-stub --mypy-config-file pyproject.toml
 
 # sdist, its wheel, and the wheel for every Python from 3.11 on, which is tested with the newest one at hand.
 dist: .venv/ready
@@ -47,7 +47,7 @@ dist: .venv/ready
 	@$(BIN)/python .ci/dist.py dist $(PYTHON) $(NEWEST)
 
 clean:
-	rm -rf .venv build dist archive/_core.*.so archive/_file.*.so *.egg-info
+	rm -rf .venv build dist archive/_*.so *.egg-info
 
 # Kinds of extensions are kept side by side in build/; the one asked for is put in place, whichever was there.
 $(KINDS:%=place-%): place-%: build/%/ready
@@ -57,10 +57,10 @@ $(KINDS:%=place-%): place-%: build/%/ready
 
 $(KINDS:%=build/%/ready): build/%/ready: $(SOURCES) .venv/ready
 	@echo "building the extensions ($*)"
-	@rm -rf build/$* archive/_core.*.so archive/_file.*.so
+	@rm -rf build/$* archive/_*.so
 	@ARCHIVE_BUILD=$* $(PIP) install --no-build-isolation --no-deps --editable .
 	@mkdir -p build/$*
-	@cp archive/_core.*.so archive/_file.*.so build/$*
+	@cp archive/_*.so build/$*
 	@touch $@
 
 .venv/ready: pyproject.toml

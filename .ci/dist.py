@@ -55,9 +55,9 @@ def require(what: str, wanted: set[str], found: set[str]) -> None:
 
 def check_wheel(wheel: Path) -> None:
     """Leave with a message if a wheel lacks a file of the package or holds anything else."""
-    stubs = {"archive/py.typed", "archive/_core.pyi", "archive/_file.pyi", "archive/_core.so", "archive/_file.so"}
+    stubs = {f"archive/{name}{end}" for name in ("_core", "_append", "_file") for end in (".pyi", ".so")}
     found = wheel_files(wheel)
-    require(wheel.name, stubs | committed("archive"), found)
+    require(wheel.name, stubs | {"archive/py.typed"} | committed("archive"), found)
     strange = {name for name in found if not name.startswith("archive/") and ".dist-info/" not in name}
     if strange or any(name.endswith((".c", ".pyx", ".pxd")) for name in found):
         sys.exit(f"{wheel.name} holds more than the package: {', '.join(sorted(strange)) or 'sources of the core'}")

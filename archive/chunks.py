@@ -17,25 +17,25 @@ Array = np.ndarray[Any, Any]
 class Chunks:
     """`base[R][e]`: first row of environment e whose chunk of R rows is not in the file as a full one.
 
-    `rows_left[R]`: rows that may come until a chunk of R rows can be full.
+    `rows_left`: plain steps until a chunk is full; each settles one more row.
     """
 
     def __init__(self, rows: Rows, store: Store, epoch: int) -> None:
         self.rows, self.store, self.epoch = rows, store, epoch
         self.columns = list(rows.columns.items())
         self.base = {r: rows.bases(r) for r in set(rows.header.rows.values())}
-        self.rows_left = dict.fromkeys(self.base, 0)
+        self.rows_left = 0
 
-    def write_settled(self, appended: int = 1) -> None:
-        """Write the chunks whose rows can no longer change, after at most `appended` rows of each environment."""
-        for chunk_rows in self.base:
-            self.rows_left[chunk_rows] -= appended
-            if self.rows_left[chunk_rows] <= 0:
-                self.write_full(chunk_rows)
+    def write_settled(self, plain: bool = False) -> None:
+        """Write the chunks whose rows can no longer change; after a `plain` step only when one can be full."""
+        self.rows_left -= 1
+        if self.rows_left <= 0 or not plain:
+            settled = self.rows.settled
+            self.rows_left = min(self.write_full(chunk_rows, settled) for chunk_rows in self.base)
 
-    def write_full(self, chunk_rows: int) -> None:
-        """Write the full chunks of every field of this chunk size."""
-        old, new = self.base[chunk_rows], self.rows.bases(chunk_rows)
+    def write_full(self, chunk_rows: int, settled: Array) -> int:
+        """Write the full chunks of every field of this chunk size; return how many plain steps to the next one."""
+        old, new = self.base[chunk_rows], settled // chunk_rows * chunk_rows
         self.base[chunk_rows] = new
         for env in np.flatnonzero(new > old).tolist():
             for first in range(int(old[env]), int(new[env]), chunk_rows):
@@ -43,7 +43,7 @@ class Chunks:
                     if column.chunk_rows == chunk_rows:
                         chunk = first // chunk_rows * column.envs + env
                         column.written(chunk, *self.write_chunk(column, chunk, chunk_rows))
-        self.rows_left[chunk_rows] = int((new + chunk_rows - self.rows.rows).min())
+        return int((new + chunk_rows - settled).min())
 
     def write_chunk(self, column: Column, chunk: int, rows: int) -> tuple[int, int]:
         """Encode and write one open chunk, of which `rows` rows count; return where it is in the file."""

@@ -83,16 +83,15 @@ class Column:
             self.table.drop(chunk)
             raise
 
-    def begin(self, chunk: int) -> Array:
-        """Open a chunk for writing, zeroed and pinned; return its rows."""
+    def begin(self, chunk: int) -> int:
+        """Open a chunk for writing, zeroed and pinned; return where in the pool its first row is."""
         if chunk not in self.open:
             self.table.begin_turn()  # no gather is going on, so nothing but open chunks must stay
             slot = self.claim(chunk)
             self.table.pin(chunk, True)
             self.open.add(chunk)
             self.bytes_of(slot)[:] = 0
-        slot = self.table.slot(chunk)
-        return self.values[slot * self.chunk_rows : (slot + 1) * self.chunk_rows]
+        return int(self.table.slot(chunk)) * self.chunk_rows
 
     def written(self, chunk: int, offset: int, size: int) -> None:
         """Note that an open chunk is in the file now; its rows stay cached."""
@@ -113,8 +112,7 @@ class Column:
         if begins is not None:
             for e, r in zip(env[begins].tolist(), row[begins].tolist(), strict=True):
                 chunk = r // self.chunk_rows * self.envs + e
-                self.begin(chunk)
-                self.newest[e] = self.table.slot(chunk) * self.chunk_rows
+                self.newest[e] = self.begin(chunk)
 
     def catch_up(self, env: int, rows: int) -> None:
         """Point at an environment's last row after rows were appended by `put` or restored."""

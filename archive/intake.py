@@ -183,10 +183,9 @@ class Intake:
         for name, array in observations.items():
             if self.observations[name].stacked is not None:
                 stack = self.stack_of(name, array)
-                if name not in self.stacks or len(env) == len(stack):
-                    self.stacks[name] = stack.copy()
-                else:
-                    self.stacks[name][env] = stack[env]
+                if name not in self.stacks:
+                    self.stacks[name] = np.array(stack, order="C")
+                self.stacks[name][env] = stack[env]
 
 
 def same(a: Array, b: Array) -> bool:

@@ -22,6 +22,7 @@ from .guard import interrupts, quiet, register, unregister
 from .intake import Intake, seeds_of
 from .lock import WriterLock
 from .pictures import contact_sheet
+from .plain import plain_step
 from .record import BETWEEN, ENDED, OPEN, Record
 from .rewind import Rewind
 from .rows import Rows
@@ -49,6 +50,9 @@ class Writer:
         self.chunks.catch_up(self.everyone.tolist())
         self.last_commit, self.owner = time.monotonic(), os.getpid()
         self.intake.stacks = stored_stacks(rows)
+        self.plain = plain_step(rows)
+        self.first_ids = self.everyone << 32
+        self.from_info = [name for name in self.schema.extras if name.startswith("info/")]
         register(self)
 
     @property
@@ -90,6 +94,8 @@ class Writer:
 
         `resets`: in SAME_STEP mode, observations of environments that ended are those after their reset.
         """
+        if self.plain is not None and self.step_plainly({**values, "observation": observation, **extras}, info):
+            return self.first_ids + (self.rows.rows - 2)
         states = self.rows.states
         first = states != OPEN
         begins = bool(first.any())
@@ -117,9 +123,22 @@ class Writer:
             self.intake.remember(observations, self.everyone)
             if restart is not None:
                 self.start_episodes(np.flatnonzero(ended), *restart, [{}] * int(ended.sum()))
-            self.appended(1 if restart is None else 2)
+            self.appended()
         self.commit_when_due()
         return ids
+
+    def step_plainly(self, values: dict[str, Any], info: Any) -> bool:
+        """Append a step in compiled code, unless anything of it is out of the ordinary."""
+        for name in self.from_info:
+            if name not in values and isinstance(info, Mapping):
+                values[name] = info.get(name.removeprefix("info/"))
+        with self.change:
+            done: bool = self.plain is not None and self.plain.append(values, self.intake.stacks)
+            if done:
+                self.appended(plain=True)
+        if done:
+            self.commit_when_due()
+        return done
 
     def add(self, values: Mapping[str, Any], observation: Any, ahead: Any, extras: Mapping[str, Any]) -> Array:
         """Append whole transitions; an episode breaks where `observation` is not the one stored last."""
@@ -224,7 +243,7 @@ class Writer:
             while done < len(first):
                 stop = min(done + step - (start + done) % step, len(first))
                 bulk.append(self.rows, {k: v[done:stop] for k, v in rows.items()}, first[done:stop], env)
-                self.appended(stop - done)
+                self.appended()
                 done = stop
             self.chunks.catch_up([env])
         self.commit_when_due()
@@ -232,10 +251,10 @@ class Writer:
 
     # --- committing
 
-    def appended(self, rows: int = 1) -> None:
-        """Note that at most `rows` rows of each environment have come, and write the chunks that this has filled."""
+    def appended(self, plain: bool = False) -> None:
+        """Note that rows have come or settled, and write the chunks that this has filled."""
         self.uncommitted = True
-        self.chunks.write_settled(rows)
+        self.chunks.write_settled(plain)
 
     def commit_when_due(self) -> None:
         """Commit if `commit_every` seconds have passed."""
