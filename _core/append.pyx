@@ -9,6 +9,7 @@ import numpy as np
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_Clear
+from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -21,9 +22,9 @@ cdef enum:
     MAX_FIELDS = 32
     MAX_AXES = 8
 cdef enum Role:                                     # what of a step a field takes
-    OBSERVATION, REWARD, ENDING, OTHER, FIRST, LAST
+    OBSERVATION, REWARD, ENDING, PRIORITY, OTHER, FIRST, LAST
 
-cdef tuple ROLES = ("observation", "reward", "ending", "other", "first", "last")
+cdef tuple ROLES = ("observation", "reward", "ending", "priority", "other", "first", "last")
 cdef tuple ARRAYS = (np.ndarray, np.generic)
 
 
@@ -152,6 +153,10 @@ cdef class PlainField:
             memcpy(to, &single, 4)
         return self.itemsize >= 4
 
+    cdef double real(self, const uint8_t *values, Py_ssize_t env) noexcept:
+        """Return one of many float32 or float64."""
+        return (<const float *> values)[env] if self.itemsize == 4 else (<const double *> values)[env]
+
     cdef int put(self, Py_ssize_t env, const uint8_t *value) except -1:
         """Write the newest row of an environment."""
         memcpy(&self.pool[self.newest[env], 0], value, self.nbytes)
@@ -232,6 +237,10 @@ cdef class PlainStep:
             for env in range(self.envs):
                 if taken.start[env]:
                     return False
+        if field.role == PRIORITY:
+            for env in range(self.envs):
+                if not field.real(taken.start, env) >= 0 or field.real(taken.start, env) == INFINITY:
+                    return False                    # NaN too: it means that none is given
         if field.stack > 1:
             if field.source not in stacks or not stacks[field.source].flags.c_contiguous:
                 return False
@@ -253,8 +262,8 @@ cdef class PlainStep:
                 if field.role == LAST:
                     field.put(env, &no)
                 elif field.role == REWARD:
-                    self.count(env, field.itemsize, taken[at].start)
-                if field.role == REWARD or field.role == ENDING or field.role == OTHER:
+                    self.count(env, field.real(taken[at].start, env))
+                if field.role in (REWARD, ENDING, PRIORITY, OTHER):
                     field.put(env, taken[at].start + env * field.nbytes)
                 field.advance(env, self.row_counts[env], self.envs)
                 if field.role == LAST:
@@ -272,9 +281,9 @@ cdef class PlainStep:
         memcpy(&last[0], stack, self.envs * field.stack * field.nbytes)
         return 0
 
-    cdef int count(self, int64_t env, int itemsize, const uint8_t *rewards) except -1:
+    cdef int count(self, int64_t env, double reward) except -1:
         """Count one transition more in the episode going on."""
         cdef int64_t episode = self.current[env]
         self.length[episode] += 1
-        self.returns[episode] += (<const float *> rewards)[env] if itemsize == 4 else (<const double *> rewards)[env]
+        self.returns[episode] += reward
         return 0

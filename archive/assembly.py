@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,13 @@ class Assembly:
         for name in (*options.offsets, *options.previous):
             self.matching(name)
         self.offset_names = {k for name in options.offsets for k in self.matching(name)}
-        made = {"discount", "weight", "index", "terminated", "truncated", "is_first", *EXTRAS}
-        for name in options.cast:
-            if name not in made and not name.startswith("prev_"):
-                self.matching(name)
+        made = {"discount", "weight", "index", "mask", "terminated", "truncated", "is_first", *EXTRAS}
+        made |= {f"prev_{name}" for name in options.previous}
+        self.cast_late = {name: dtype for name, dtype in options.cast.items() if name in made or name == "reward"}
+        for name in options.cast.keys() - made:
+            for part in self.matching(name):
+                if rows.columns[part].dtype.kind == "S":
+                    raise FieldError(f"cast of {name!r}: field {part!r} is text")
         for name, field in rows.header.schema.steps.items():
             stacked = options.stack if options.stack is not None else field.stacked
             axes = 1 + len(field.shape)
@@ -86,8 +90,10 @@ class Assembly:
         names = self.readable if fields is None else [k for f in fields for k in self.matching(f)]
         kind = self.transitions if self.options.sequence_length is None else self.sequences
         arrays = {**kind(env, row, names), "index": env << 32 | row, "weight": weight}
-        whole = {k: v for k, v in self.options.cast.items() if k in arrays and isinstance(arrays[k], np.ndarray)}
-        return Batch(arrays | {k: arrays[k].astype(v) for k, v in whole.items()})
+        for name, dtype in self.cast_late.items():
+            if name in arrays:
+                arrays[name] = mapped(arrays[name], methodcaller("astype", dtype))
+        return Batch(arrays)
 
     def transitions(self, env: Array, row: Array, names: list[str]) -> dict[str, Any]:
         """Return observation, what was done, n-step return and next observation of each start."""

@@ -77,8 +77,10 @@ def nest_all(arrays: dict[str, Array], tuples: tuple[str, ...]) -> dict[str, Any
 
 
 def tupled(name: str, value: Any, tuples: tuple[str, ...]) -> Any:
-    """Return a nested dict with those parts that `tuples` names as tuples."""
+    """Return a nested dict with those parts that `tuples` names as tuples; None stands where a part was not read."""
     if not isinstance(value, dict):
         return value
     parts = {key: tupled(f"{name}/{key}", part, tuples) for key, part in value.items()}
-    return tuple(parts.values()) if name in tuples else parts
+    if name not in tuples:
+        return parts
+    return tuple(parts.get(str(k)) for k in range(1 + max(map(int, parts))))

@@ -17,7 +17,9 @@ def slots_for(header: Header, memory: int) -> dict[str, int]:
     size = {name: header.rows[name] * header.row_bytes(name) for name in header.fields}
     floor = sum(floors[name] * size[name] for name in header.fields)
     if memory < floor:
-        raise MemoryBudgetError(f"memory {memory} bytes: this run needs at least {floor} for decoded chunks")
+        raise MemoryBudgetError(
+            f"memory: {max(memory, 0)} bytes are left for decoded chunks, but this run needs at least {floor} for them"
+        )
     rows = (memory - floor) // sum(header.row_bytes(name) for name in header.fields)
     return {name: floors[name] + rows // header.rows[name] for name in header.fields}
 

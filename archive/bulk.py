@@ -72,8 +72,8 @@ def count_run(rows: Rows, values: Mapping[str, Array], env: int) -> None:
     if steps:
         rows.episodes.extend(env, values["reward"][:steps])
         flags = {name: bool(values[name][steps - 1]) for name in ("terminated", "truncated")}
-        rows.episodes.mark(env, **flags, final=final)
+        rows.episodes.mark(env, {**flags, "final": final})
         rows.states[env] = ENDED if final or any(flags.values()) else BETWEEN
     else:
-        rows.episodes.mark(env, final=True)
+        rows.episodes.mark(env, {"final": True})
         rows.states[env] = ENDED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -24,6 +24,24 @@ def as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
             f"field {name!r}: {type(value).__name__} cannot be read as an array on the CPU ({error}); "
             "move it to the CPU first, for instance with .cpu().numpy()"
         ) from error
+
+
+def is_int(value: Any) -> TypeGuard[int]:
+    """Tell whether a value is an integer, Python's or numpy's, and no bool."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Tell whether a value is a real number, Python's or numpy's, and no bool."""
+    return is_int(value) or isinstance(value, (float, np.floating))
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a flag given as bool, Python's or numpy's, or as 0 or 1."""
+    array = as_array(name, value)
+    if array.shape != () or array.dtype.kind not in "biu" or array not in (0, 1):
+        raise FieldTypeError(f"{name}: expected True or False, found {value!r}")
+    return bool(array)
 
 
 def encoded(name: str, value: Any, target: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from . import payload
-from .errors import FieldError, FieldTypeError, WriteError
+from .casting import is_int
+from .errors import FieldError, WriteError
 from .record import MAX_SLOTS, Record, Slot
 from .rows import Rows, tail_position
 from .store import Store
@@ -121,14 +122,13 @@ class Commits:
 
     # --- checkpoints
 
-    def checkpoint(self, values: Mapping[str, Any], keep: int, sync: bool) -> None:
-        """Commit together with the user's values, in the slot of the oldest of `keep` checkpoints."""
-        data = payload.pack({"run": self.position(), "values": values})
+    def checkpoint(self, data: bytes, keep: int, sync: bool) -> None:
+        """Commit together with what `packed` made, in the slot of the oldest of `keep` checkpoints."""
         slots = list(self.slots) + [Slot()] * (max(keep, 2) - len(self.slots))
         oldest = min(range(len(slots)), key=lambda k: slots[k].id)
         slots[oldest] = self.store.write_payload(oldest, slots[oldest], self.latest + 1, data)
-        forgotten = self.latest + 1 - max(keep, 2)  # two at least: should the newest one be damaged
-        self.write(sync, tuple(replace(s, id=0) if s.id <= forgotten else s for s in slots))
+        kept = sorted(s.id for s in slots)[-max(keep, 2) :]  # two at least: should the newest one be damaged
+        self.write(sync, tuple(s if s.id in kept else replace(s, id=0) for s in slots))
 
     @property
     def latest(self) -> int:
@@ -140,14 +140,11 @@ class Commits:
         """Empty the slots of later checkpoints; their space stays."""
         self.slots = tuple(replace(s, id=0) if s.id > number else s for s in self.slots)
 
-    def check_values(self, values: Mapping[str, Any], keep: int) -> None:
-        """Refuse values that cannot be stored before anything is written."""
-        if not isinstance(keep, int) or not 1 <= keep <= MAX_SLOTS:
+    def packed(self, values: Mapping[str, Any], keep: int) -> bytes:
+        """Return the bytes of a checkpoint; refuses values that cannot be stored before anything is written."""
+        if not is_int(keep) or not 1 <= keep <= MAX_SLOTS:
             raise FieldError(f"keep {keep!r}: expected 1 to {MAX_SLOTS}")
-        try:
-            payload.describe("", dict(values), [])
-        except RecursionError as error:
-            raise FieldTypeError("checkpoint values are nested too deeply, or contain themselves") from error
+        return payload.pack({"run": self.position(), "values": values})
 
     def position(self) -> dict[str, Any]:
         """Return what a rewind needs to know: rows, states, and how far the latest episodes had come."""

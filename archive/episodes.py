@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ class Episodes:
         result[begun] = seg.first[last[begun]] + self.columns["length"][self.current[begun]]
         return result
 
-    def begin(self, env: int, start: int, seed: int = -1, **given: Any) -> None:
+    def begin(self, env: int, start: int, given: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Start an environment's next episode at row `start`; its observation is there, so far its final one."""
         first = 0
         if self.current[env] >= 0:
@@ -107,7 +108,7 @@ class Episodes:
             self.dirty.add(int(self.current[env]) // CHUNK)  # it may have grown since the last commit
         if self.count == len(self.columns["env"]):
             self.columns = {name: np.concatenate([a, np.zeros_like(a)]) for name, a in self.columns.items()}
-        values = {"env": env, "start": start, "seed": seed, "final": True, **given}
+        values = {"env": env, "start": start, "seed": -1, "final": True, **given}
         for name, column in self.columns.items():
             column[self.count] = values.get(name, column.dtype.type())
         self.segments.append(env, start, first, self.count)
@@ -129,14 +130,14 @@ class Episodes:
         self.columns["return"][now] = np.cumsum(returns)[-1]
         self.dirty.add(int(now) // CHUNK)
 
-    def mark(self, env: int, **values: Any) -> None:
+    def mark(self, env: int, values: Mapping[str, Any]) -> None:
         """Set columns of an environment's latest episode."""
         now = int(self.current[env])
         for name, value in values.items():
             self.columns[name][now] = value
         self.dirty.add(now // CHUNK)
 
-    def annotate(self, number: int, **values: Any) -> None:
+    def annotate(self, number: int, values: Mapping[str, Any]) -> None:
         """Set columns of any episode; hiding or showing one changes what may be drawn."""
         if "hidden" in values and values["hidden"] != self.columns["hidden"][number]:
             self.segments.version += 1

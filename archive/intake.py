@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,8 @@ class Intake:
     def extend(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Return whole rows (rows, *shape) of one environment; missing flags are False."""
         given = dict(values)
+        if not all(isinstance(name, str) for name in given):
+            raise UnknownFieldError(f"fields are given by name, found {[k for k in given if not isinstance(k, str)]}")
         for top, value in given.items():
             paths = [name.split("/")[1:] for name in self.schema.steps if name.startswith(f"{top}/")]
             if paths and any(name.startswith(f"{top}/") for name in given):
@@ -86,7 +88,10 @@ class Intake:
         if "observation" not in {k.split("/")[0] for k in given}:
             raise FieldError("field 'observation' is missing")
         name = next(k for k in given if k.split("/")[0] == "observation")
-        rows = len(as_array(name, given[name] if not isinstance(given[name], Mapping) else first_leaf(given[name])))
+        shape = np.shape(as_array(name, first_leaf(given[name])))
+        if not shape:
+            raise FieldError(f"field {name!r}: expected rows, found a single value")
+        rows = shape[0]
         result = {}
         for name, field in self.schema.steps.items():
             top = name.split("/")[0]
@@ -162,6 +167,13 @@ class Intake:
                 old, new = self.stack_of(name, before[name]), self.stack_of(name, after[name])
                 if not same(new[:, :-1], old[:, 1:]):
                     raise FieldError(f"field {name!r}: the next stack does not continue the one before it")
+
+    def check_known(self, observations: Mapping[str, Array], env: Array) -> None:
+        """Refuse stacks of these environments that are not the last ones stored."""
+        for name, field in self.observations.items():
+            known = field.stacked is None or name not in self.stacks
+            if not known and not same(self.stack_of(name, observations[name])[env], self.stacks[name][env]):
+                raise FieldError(f"field {name!r}: the stack is not the one stored last")
 
     def check_stack(self, name: str, stack: Array, first: Array) -> None:
         """Refuse a stack whose older frames are not what was stored."""
@@ -248,7 +260,9 @@ def mapped_at(value: Any, index: int) -> Any:
 
 
 def first_leaf(value: Any) -> Any:
-    """Return the first array of a nested value."""
-    while isinstance(value, (Mapping, Sequence)) and not isinstance(value, (str, bytes)):
+    """Return the first array of a value nested in dicts and tuples."""
+    while isinstance(value, (Mapping, tuple)):
+        if not len(value):
+            raise FieldError("field 'observation' has no parts")
         value = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
     return value

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .column import Column
+from .errors import IndexRangeError
 from .guard import lock
 
 Array = np.ndarray[Any, Any]
@@ -52,8 +53,11 @@ class LazyColumn:
             at = next(i for i, k in enumerate(key) if k is Ellipsis)
             key = key[:at] + (slice(None),) * (len(self.shape) - len(key) + 1) + key[at + 1 :]
         row_key, env_key = key[0] if key else slice(None), key[1] if self._axis and len(key) > 1 else slice(None)
-        rows = np.asarray(np.arange(len(self))[row_key])
-        envs = np.asarray(np.arange(self._column.envs)[env_key] if self._axis else 0)
+        try:
+            rows = np.asarray(np.arange(len(self))[row_key])
+            envs = np.asarray(np.arange(self._column.envs)[env_key] if self._axis else 0)
+        except IndexError as error:
+            raise IndexRangeError(f"field {self._column.name!r} of shape {self.shape}: {error}") from error
         if isinstance(row_key, slice) or isinstance(env_key, slice):  # otherwise numpy takes them pair by pair
             rows = rows.reshape((*rows.shape, *(1,) * envs.ndim))
         rest = key[1 + self._axis :]

@@ -30,7 +30,7 @@ from .lock import WriterLock
 from .options import UNSET
 from .rows import Rows
 from .run import Run
-from .schema import Schema
+from .schema import Schema, autoreset_mode
 from .snapshot import recover, take
 from .source import Source
 from .store import Store
@@ -103,7 +103,7 @@ def open(  # noqa: A001 - the name is part of the public contract
     *,
     num_envs: int | None = None,
     autoreset: str | None = None,
-    compression: str = "gzip",
+    compression: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     commit_every: float | None = UNSET,
     memory: int | str = "1 GiB",
@@ -124,7 +124,7 @@ def open(  # noqa: A001 - the name is part of the public contract
                 env_or_schema,
                 num_envs=num_envs,
                 autoreset=autoreset,
-                compression=compression,
+                compression=compression or "gzip",
                 metadata=metadata,
                 commit_every=every,
                 memory=memory,
@@ -135,9 +135,15 @@ def open(  # noqa: A001 - the name is part of the public contract
     if mode == "r":
         return open_reader(target, budget)
     wanted = None if env_or_schema is None else schema_of(env_or_schema).with_options(num_envs, autoreset)
+    mode_wanted = wanted.autoreset if wanted is not None else autoreset_mode(autoreset)
+
+    def agreed(header: Header) -> Header:
+        agree(header, target, wanted, num_envs, compression)
+        return replace(header, schema=replace(header.schema, autoreset=mode_wanted or header.schema.autoreset))
+
     every = UNSET if commit_every is UNSET else checked_seconds(commit_every)
     texts = None if metadata is None else checked_json(metadata)
-    return uninterrupted(lambda: open_writer(target, budget, every, wanted, texts))
+    return uninterrupted(lambda: open_writer(target, budget, every, agreed, texts))
 
 
 def open_reader(target: Path, budget: int) -> Run:
@@ -152,16 +158,20 @@ def open_reader(target: Path, budget: int) -> Run:
 
 
 def open_writer(
-    target: Path, budget: int, commit_every: Any, wanted: Schema | None, metadata: Mapping[str, Any] | None
+    target: Path,
+    budget: int,
+    commit_every: Any,
+    agreed: Callable[[Header], Header],
+    metadata: Mapping[str, Any] | None,
 ) -> Run:
-    """Recover a run and open it for writing."""
+    """Recover a run and open it for writing. `agreed` looks at the header that the file has and returns it for use."""
     held = WriterLock(target)
     store = writer = None
     try:
         fd = os.open(target, os.O_RDWR | disk.FLAGS)
         store = Store(fd, str(target))
         held.claim(fd, target)
-        header = agree(Header.read(fd, str(target)), wanted, target)
+        header = agreed(Header.read(fd, str(target)))
         record = recover(fd, header, str(target))
         snapshot = take(fd, header, ReadView(fd), str(target))
         store.resume(header, record.end)
@@ -198,8 +208,6 @@ def schema_of(env_or_schema: Any) -> Schema:
     """Return the schema that was given, or that of an environment."""
     if isinstance(env_or_schema, Schema):
         return env_or_schema
-    if not hasattr(env_or_schema, "observation_space") or not hasattr(env_or_schema, "action_space"):
-        raise FieldTypeError(f"expected a Gymnasium environment or a Schema, found {type(env_or_schema).__name__}")
     return Schema.from_env(env_or_schema)
 
 
@@ -222,22 +230,21 @@ def checked_seconds(commit_every: Any) -> float | None:
     raise FieldError(f"commit_every {commit_every!r}: expected seconds >= 0, or None")
 
 
-def agree(header: Header, wanted: Schema | None, target: Path) -> Header:
-    """Return the header with the reset mode that is wanted now, or refuse a schema that differs from the file's."""
-    if wanted is None:
-        return header
+def agree(header: Header, target: Path, wanted: Schema | None, num_envs: int | None, compression: str | None) -> None:
+    """Refuse a schema or options that are not those of the file."""
     have = header.schema
-    pairs: list[tuple[str, Any, Any]] = [
-        ("num_envs", have.num_envs, wanted.num_envs),
-        ("fields", have.steps, wanted.steps),
-    ]
-    pairs.append(("tuples", have.tuples, wanted.tuples))
-    if wanted.episodes:  # a schema read off an environment has no columns
-        pairs.append(("episode columns", have.episodes, wanted.episodes))
+    pairs: list[tuple[str, Any, Any]] = []
+    if wanted is not None:
+        pairs += [("fields", have.steps, wanted.steps), ("tuples", have.tuples, wanted.tuples)]
+        if wanted.episodes:  # a schema read off an environment has no columns
+            pairs.append(("episode columns", have.episodes, wanted.episodes))
+    if wanted is not None or num_envs is not None:
+        pairs.append(("num_envs", have.num_envs, num_envs if wanted is None else wanted.num_envs))
+    if compression is not None:
+        pairs.append(("compression", header.compression, compression))
     for what, ours, theirs in pairs:
         if ours != theirs:
             raise SchemaError(f"{target}: the file has {what} {ours}, but {theirs} was given")
-    return replace(header, schema=replace(have, autoreset=wanted.autoreset or have.autoreset))
 
 
 def let_go(writer: Writer | None, store: Store | None, held: WriterLock) -> None:

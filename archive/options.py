@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
+from .casting import is_int, is_number
 from .errors import FieldError
 from .rule import Rule
 
@@ -73,10 +74,11 @@ class Options:
                 raise FieldError(f"{name} {getattr(self, name)!r}: expected one of {known}")
         for name in ("gamma", "reward_scale", "reward_shift"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float, np.floating)) or not isfinite(value):
+            if not is_number(value) or not isfinite(value):
                 raise FieldError(f"{name} {getattr(self, name)!r}: expected a finite number")
         if not 0 <= self.gamma <= 1:
             raise FieldError(f"gamma {self.gamma!r}: expected 0 to 1")
+        self.normalise()
         unknown = set(self.extras) - set(EXTRAS)
         if unknown:
             raise FieldError(f"extras {sorted(unknown)}: expected some of {EXTRAS}")
@@ -88,20 +90,21 @@ class Options:
             raise FieldError(f"stack_axis {self.stack_axis!r}: expected 1 or more, or a negative axis; 0 is the batch")
         if self.sequence_length is not None and self.n_step != 1:
             raise FieldError("n_step and sequence_length exclude each other: sequences hold raw rewards")
-        self.normalise()
 
     def normalise(self) -> None:
         """Bring what may be given in several forms into one, so that a round trip to JSON gives an equal value."""
         if self.reward_clip is not None:
             object.__setattr__(self, "reward_clip", checked_clip(self.reward_clip))
-        offsets = {k: tuple(int(o) for o in v) for k, v in self.offsets.items()}
-        object.__setattr__(self, "offsets", offsets)
-        try:
-            object.__setattr__(self, "cast", {k: np.dtype(v).str for k, v in self.cast.items()})
-        except TypeError as error:
-            raise FieldError(f"cast {dict(self.cast)!r}: {error}") from error
+        for name in ("offsets", "cast"):
+            if not isinstance(getattr(self, name), Mapping) or not all(isinstance(k, str) for k in getattr(self, name)):
+                raise FieldError(f"{name} {getattr(self, name)!r}: expected a dict by field name")
+        object.__setattr__(self, "offsets", {k: checked_offsets(k, v) for k, v in self.offsets.items()})
+        object.__setattr__(self, "cast", {k: checked_dtype(k, v) for k, v in self.cast.items()})
         for name in ("previous", "extras"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            given = getattr(self, name)
+            if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(v, str) for v in given):
+                raise FieldError(f"{name} {given!r}: expected a tuple of names")
+            object.__setattr__(self, name, tuple(given))
 
     @property
     def rule(self) -> Rule:
@@ -121,9 +124,28 @@ class Options:
         return cls(**{**values, **given})
 
 
+def checked_offsets(name: str, given: Any) -> tuple[int, ...]:
+    """Return offsets given as any sequence of integers."""
+    offsets = tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else ()
+    if not offsets or not all(is_int(o) and abs(o) < 1 << 48 for o in offsets):
+        raise FieldError(f"offsets of {name!r}: expected integers, found {given!r}")
+    return tuple(int(o) for o in offsets)
+
+
+def checked_dtype(name: str, given: Any) -> str:
+    """Return the name of a dtype of numbers."""
+    try:
+        dtype = np.dtype(given)
+    except TypeError as error:
+        raise FieldError(f"cast of {name!r}: {error}") from error
+    if given is None or dtype.kind not in "biufc":
+        raise FieldError(f"cast of {name!r}: expected a dtype of numbers, found {given!r}")
+    return str(dtype.str)
+
+
 def checked_clip(clip: Any) -> tuple[float, float]:
     """Return the lowest and highest reward of a clip given as a number or as both."""
-    pair: Any = (-abs(float(clip)), abs(float(clip))) if isinstance(clip, (int, float)) else clip
+    pair: Any = (-abs(float(clip)), abs(float(clip))) if is_number(clip) else clip
     try:
         low, high = (float(v) for v in pair)
     except (TypeError, ValueError):
@@ -131,8 +153,3 @@ def checked_clip(clip: Any) -> tuple[float, float]:
     if not low <= high:
         raise FieldError(f"reward_clip {clip!r}: expected a number, or the lowest and the highest reward")
     return low, high
-
-
-def is_int(value: Any) -> TypeGuard[int]:
-    """Tell whether a value is an integer and no bool."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

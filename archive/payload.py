@@ -12,31 +12,38 @@ from typing import Any
 
 import numpy as np
 
+from .casting import as_array
 from .errors import DamagedError, FieldTypeError
 
 HEAD = struct.Struct("<4sI")
 MAGIC = b"RLAC"
+MOST_DEEP = 100  # dicts and lists in one another; more could not be read back
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
 def pack(values: Mapping[str, Any]) -> bytes:
     """Return the bytes of a nested dict; FieldTypeError names the value that cannot be stored."""
     buffers: list[bytes] = []
-    manifest = json.dumps(describe("", dict(values), buffers)).encode()
+    try:
+        manifest = json.dumps(describe("", dict(values), buffers)).encode()
+    except ValueError as error:  # an integer of thousands of digits
+        raise FieldTypeError(f"checkpoint: {error}") from error
     return b"".join([HEAD.pack(MAGIC, len(manifest)), manifest, *buffers])
 
 
-def describe(path: str, value: Any, buffers: list[bytes]) -> Any:
+def describe(path: str, value: Any, buffers: list[bytes], depth: int = 0) -> Any:
     """Return the JSON that stands for `value`, its bytes appended to `buffers`."""
+    if depth > MOST_DEEP:
+        raise FieldTypeError(f"checkpoint {path[:200]}...: nested more than {MOST_DEEP} deep, or contains itself")
     if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic)):
         return value
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise FieldTypeError(f"checkpoint {path or 'values'}: keys must be str, found {key!r}")
-        return {"dict": {k: describe(f"{path}/{k}", v, buffers) for k, v in value.items()}}
+        return {"dict": {k: describe(f"{path}/{k}", v, buffers, depth + 1) for k, v in value.items()}}
     if isinstance(value, (list, tuple)):
-        items = [describe(f"{path}/{k}", v, buffers) for k, v in enumerate(value)]
+        items = [describe(f"{path}/{k}", v, buffers, depth + 1) for k, v in enumerate(value)]
         return {"list" if isinstance(value, list) else "tuple": items}
     if isinstance(value, complex) and not isinstance(value, np.generic):
         return {"complex": [value.real, value.imag]}
@@ -44,9 +51,9 @@ def describe(path: str, value: Any, buffers: list[bytes]) -> Any:
         buffers.append(bytes(value))
         return {"bytes": len(buffers[-1])}
     if isinstance(value, np.random.Generator):
-        return {"generator": describe(path, value.bit_generator.state, buffers)}
+        return {"generator": describe(path, value.bit_generator.state, buffers, depth)}
     if isinstance(value, np.random.RandomState):
-        return {"random_state": describe(path, value.get_state(legacy=False), buffers)}
+        return {"random_state": describe(path, value.get_state(legacy=False), buffers, depth)}
     return describe_array(path, value, buffers)
 
 
@@ -54,7 +61,7 @@ def describe_array(path: str, value: Any, buffers: list[bytes]) -> Any:
     """Return the JSON of an array, a numpy scalar or anything that numpy can read as one."""
     if not isinstance(value, (np.ndarray, np.generic)) and not hasattr(value, "__array__"):
         raise FieldTypeError(f"checkpoint {path}: {type(value).__name__} cannot be stored; give its bytes or arrays")
-    array = np.asarray(value)
+    array = as_array(f"checkpoint{path}", value)
     if array.dtype.hasobject or array.dtype.kind not in "biufcSU":
         raise FieldTypeError(f"checkpoint {path}: an array of {array.dtype} cannot be stored")
     buffers.append(array.tobytes())

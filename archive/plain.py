@@ -12,7 +12,9 @@ from .record import OPEN
 from .rows import Rows
 from .schema import is_observation
 
-ROLES = {"reward": "reward", "terminated": "ending", "truncated": "ending", "is_first": "first", "is_last": "last"}
+ROLES = {"reward": "reward", "terminated": "ending", "truncated": "ending", "priority": "priority"}
+ROLES |= {"is_first": "first", "is_last": "last"}
+READ = ("reward", "priority")  # their values are looked at
 MOST_FIELDS, MOST_AXES = 32, 8
 
 
@@ -29,7 +31,7 @@ def is_plain(column: Column, lead: tuple[int, ...]) -> bool:
     """Tell whether a field has the form that compiled code knows."""
     field, dtype = column.field, column.dtype
     nested = "/" in column.name and not column.name.startswith("info/")
-    known = dtype.isnative and dtype.kind in "biuf" and not (column.name == "reward" and dtype.char not in "fd")
+    known = dtype.isnative and dtype.kind in "biuf" and (column.name not in READ or dtype.char in "fd")
     stacked = field.stacked is None or field.stack_axis == 0
     return known and stacked and not nested and field.nbytes > 0 and len(lead + field.arrives) <= MOST_AXES
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .assembly import Assembly, check_out, fill
 from .batch import Batch
-from .casting import as_array
+from .casting import as_array, is_int, is_number
 from .epochs import Epochs
 from .errors import (
     ArchiveError,
@@ -22,7 +22,7 @@ from .errors import (
 )
 from .guard import lock
 from .leaves import position
-from .options import Options, is_int
+from .options import Options
 from .priorities import Priorities
 from .rows import Rows
 from .samplers import DRAW_VERSION, Epoch, Prioritized, Sampler, Uniform, sampler_from_json, uniforms
@@ -126,7 +126,7 @@ class Replay:
         count = given if given is not None and is_int(given) else 0
         if count < 1:
             raise FieldError(f"batch_size {given!r}: expected an integer >= 1, here or when the replay is made")
-        if beta is not None and not (isinstance(beta, (int, float)) and 0 <= beta < math.inf):
+        if beta is not None and not (is_number(beta) and 0 <= beta < math.inf):
             raise FieldError(f"beta {beta!r}: expected a finite number >= 0")
         self._refresh()
         if not len(self._valid):
@@ -231,6 +231,8 @@ class Replay:
             raise StateError(f"{self._rows.path}: the state of a replay lacks or garbles {error}") from error
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
+        if not is_int(state["batches"]) or state["batches"] < 0:
+            raise StateError(f"{self._rows.path}: a state after {state['batches']!r} batches")
         self._batches = int(state["batches"])
         changed = self._valid.refresh()
         if self._priorities is not None:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from .batch import nest_all, texts_of
+from .casting import as_array, flag, is_int
 from .checkpoint import Checkpoint, every
-from .errors import FieldError, IndexRangeError, StateError, UnknownFieldError
+from .errors import FieldError, FieldTypeError, IndexRangeError, StateError, UnknownFieldError
 from .guard import lock
 from .header import Header
 from .lazy import LazyColumn
@@ -57,7 +58,7 @@ class Run:
         with lock:
             writer = self._writer()
             if mask is not None:
-                mask = np.asarray(mask)
+                mask = as_array("mask", mask)
                 if mask.shape != (self._header.schema.envs,) or mask.dtype != np.bool_:
                     raise FieldError(
                         f"mask: expected bool ({self._header.schema.envs},), found {mask.dtype} {mask.shape}"
@@ -91,9 +92,11 @@ class Run:
         on. Missing flags are False; a row starts an episode where the one before it ended one, or by `is_first`.
         """
         with lock:
-            if not 0 <= env < self._header.schema.envs:
-                raise IndexRangeError(f"environment {env}: the run has {self._header.schema.envs}")
-            return self._writer().extend(rows, env)
+            if not is_int(env) or not 0 <= env < self._header.schema.envs:
+                raise IndexRangeError(f"environment {env!r}: the run has {self._header.schema.envs}")
+            if not isinstance(rows, Mapping):
+                raise FieldTypeError(f"rows: expected a dict by field name, found {type(rows).__name__}")
+            return self._writer().extend(rows, int(env))
 
     def add(
         self,
@@ -118,7 +121,7 @@ class Run:
     def end_episode(self, truncated: bool = True, **columns: Any) -> None:
         """End the episodes going on in all environments, by default as truncated in their last step."""
         with lock:
-            self._writer().end_episode(bool(truncated), columns)
+            self._writer().end_episode(flag("truncated", truncated), columns)
 
     def annotate(self, episode: int, **columns: Any) -> None:
         """Set `hidden` or the user's columns of an episode. A hidden episode is never drawn but keeps its place."""
@@ -170,6 +173,8 @@ class Run:
         Episodes going on at the checkpoint end there, interrupted; reset comes next. Replays made before refuse to go
         on: make one with run.replay(state=checkpoint["replay"]).
         """
+        if not isinstance(checkpoint, Checkpoint):
+            raise FieldTypeError(f"rewind goes to a checkpoint of this run, found {type(checkpoint).__name__}")
         with lock:
             self._writer().rewind(checkpoint.id, checkpoint.position)
 
@@ -268,7 +273,7 @@ class Run:
 
     def __getitem__(self, field: str) -> LazyColumn:
         """Return a field as a lazy array: run["observation"][100:200]. UnknownFieldError without one."""
-        if field not in self._rows.columns:
+        if not isinstance(field, str) or field not in self._rows.columns:
             raise UnknownFieldError(f"{self.path}: no field {field!r}; there are {', '.join(self._rows.columns)}")
         return LazyColumn(self._rows.columns[field], self._rows, self._header.schema.num_envs is not None)
 
@@ -284,7 +289,7 @@ class Run:
         with lock:
             self._rows.require_open()
             table = self._rows.episodes
-            if not -table.count <= number < table.count:
+            if not is_int(number) or not -table.count <= number < table.count:
                 raise IndexRangeError(f"{self.path}: episode {number} of {table.count}")
             values = {name: table[name][number] for name in ("env", "start", "length", "final")}
             env, start, stop = int(values["env"]), int(values["start"]), int(values["start"] + values["length"])
@@ -312,10 +317,12 @@ class Run:
         known = [k for k, f in self.schema.steps.items() if np.dtype(f.dtype).kind in "biuf"]
         default = [k for k in known if k.split("/")[0] in ("observation", "action", "reward")]
         with lock:
-            for name in fields or ():
+            self._rows.require_open()
+            chosen = default if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
+            for name in chosen:
                 if name not in known:
                     raise UnknownFieldError(f"{self.path}: no numeric field {name!r}; there are {', '.join(known)}")
-            return {name: stats(self._rows, name) for name in (default if fields is None else fields)}
+            return {name: stats(self._rows, name) for name in chosen}
 
     def __repr__(self) -> str:
         mode = "writing" if isinstance(self._file, Writer) else "reading"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .casting import is_int, is_number
 from .errors import FieldError
 
 DRAW_VERSION = 1
@@ -28,7 +29,8 @@ class Linear:
     steps: int
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not all(isfinite(v) and v >= 0 for v in (self.start, self.stop)):
+        ends = all(is_number(v) and isfinite(v) and v >= 0 for v in (self.start, self.stop))
+        if not ends or not is_int(self.steps) or self.steps < 1:
             raise FieldError(f"{self}: expected finite numbers >= 0 and at least one step")
 
     def at(self, batch: int) -> float:
@@ -85,8 +87,10 @@ class Prioritized:
             value = getattr(self, name)
             if name == "beta" and isinstance(value, Linear):
                 continue
-            if not isinstance(value, (int, float)) or not isfinite(value) or value < 0:
+            if not is_number(value) or not isfinite(value) or value < 0:
                 raise FieldError(f"{name} {value!r}: expected a finite number >= 0")
+        if not isinstance(self.stratified, bool):
+            raise FieldError(f"stratified {self.stratified!r}: expected True or False")
         if self.normalize not in ("batch", "global"):
             raise FieldError(f"normalize {self.normalize!r}: expected 'batch' or 'global'")
 

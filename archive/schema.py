@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .casting import as_array, convert, encoded
+from .casting import as_array, convert, encoded, is_int
 from .errors import FieldError, SchemaError
 
 FLAGS = ("terminated", "truncated", "is_first", "is_last")
@@ -30,6 +31,7 @@ MAX_TEXT = 1 << 20
 AUTORESET = ("NextStep", "SameStep", "Disabled")
 COMPRESSIONS = ("gzip", "zstd", "lz4", "none")
 RESERVED = ("discount", "index", "weight", "mask", "timestep", "episode", "remaining", "return_to_go")
+ARGUMENTS = ("self", "info", "mask", "observation", "episode")  # of the calls that take fields and columns by keyword
 
 
 def is_observation(name: str) -> bool:
@@ -70,9 +72,11 @@ class Field:
     ) -> None:
         try:
             kind = np.dtype(dtype)
-            shape = tuple(int(n) for n in shape)
+            shape = tuple(operator.index(n) for n in shape)
         except (TypeError, ValueError) as error:
             raise SchemaError(f"dtype {dtype!r}, shape {shape!r}: {error}") from error
+        if dtype is None:
+            raise SchemaError("dtype None: expected a dtype")
         storable = kind.kind in "biufc" and kind.itemsize <= 16 and kind != np.dtype("longdouble")
         if not storable and not (kind.kind == "S" and 1 <= kind.itemsize <= MAX_TEXT):
             raise SchemaError(f"dtype {kind} cannot be stored; bool, integers, floats, complex and fixed text can")
@@ -80,8 +84,9 @@ class Field:
             raise SchemaError(f"shape {shape}: an axis cannot be negative")
         if padding not in (None, "zero", "repeat"):
             raise SchemaError(f"padding {padding!r}: expected 'zero' or 'repeat'")
-        if stacked is not None and (stacked < 1 or not 0 <= stack_axis <= len(shape)):
-            raise SchemaError(f"stacked={stacked}, stack_axis={stack_axis} does not fit rows of shape {shape}")
+        counts = is_int(stack_axis) and (stacked is None or (is_int(stacked) and stacked >= 1))
+        if not counts or (stacked is not None and not 0 <= stack_axis <= len(shape)):
+            raise SchemaError(f"stacked={stacked!r}, stack_axis={stack_axis!r} does not fit rows of shape {shape}")
         if compression not in (None, *COMPRESSIONS):
             raise SchemaError(f"compression {compression!r}: expected one of {', '.join(COMPRESSIONS)}")
         values = (kind.str, shape, stacked, stack_axis, padding, compression, description)
@@ -130,7 +135,9 @@ def Text(max_bytes: int, *, description: str = "") -> Field:  # noqa: N802 - rea
     >>> Text(16).dtype
     '|S16'
     """
-    return Field(f"S{int(max_bytes)}", description=description)
+    if not is_int(max_bytes):
+        raise SchemaError(f"Text({max_bytes!r}): expected a number of bytes")
+    return Field(f"S{max_bytes}", description=description)
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,9 @@ class Schema:
     tuples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for what in ("steps", "episodes", "environment"):
+            if not isinstance(getattr(self, what), Mapping):
+                raise SchemaError(f"{what}: expected a dict, found {getattr(self, what)!r}")
         given = dict(self.steps)
         for name in given:
             check_name(name)
@@ -180,18 +190,19 @@ class Schema:
         if priority.shape or np.dtype(priority.dtype).kind != "f":
             raise SchemaError(f"field 'priority': expected a float without shape, found {priority}")
         for name in extras:
-            if name in RESERVED or name.startswith(("prev_", "next_")):
-                raise SchemaError(f"field {name!r}: batches use this name for something else")
+            if name in RESERVED or name in ARGUMENTS or name.startswith(("prev_", "next_")):
+                raise SchemaError(f"field {name!r}: batches or calls use this name for something else")
         flags = {flag: Field("bool") for flag in FLAGS}
         object.__setattr__(self, "steps", {**observation, **action, "reward": reward, **flags, **extras})
-        if self.num_envs is not None and not 1 <= self.num_envs <= MAX_ENVS:
-            raise SchemaError(f"num_envs {self.num_envs}: expected 1 to {MAX_ENVS}")
-        if self.autoreset not in (None, *AUTORESET):
-            raise SchemaError(f"autoreset {self.autoreset!r}: expected one of {', '.join(AUTORESET)}")
+        if self.num_envs is not None and not (is_int(self.num_envs) and 1 <= self.num_envs <= MAX_ENVS):
+            raise SchemaError(f"num_envs {self.num_envs!r}: expected an integer, 1 to {MAX_ENVS}")
+        object.__setattr__(self, "autoreset", autoreset_mode(self.autoreset))
         object.__setattr__(self, "tuples", tuple(self.tuples))
         for name, column in self.episodes.items():
             check_name(name)
-            if name in EPISODE_COLUMNS or column.shape or "/" in name:
+            if not isinstance(column, Field):
+                raise SchemaError(f"episode column {name!r}: expected an archive.Field, found {column!r}")
+            if name in EPISODE_COLUMNS or name in ARGUMENTS or column.shape or "/" in name:
                 raise SchemaError(f"episode column {name!r}: expected a name of its own and a value without shape")
         if any(f.stacked is not None for k, f in self.steps.items() if not is_observation(k)):
             raise SchemaError("only observation fields can arrive stacked")
@@ -214,8 +225,6 @@ class Schema:
 
     def with_options(self, num_envs: int | None, autoreset: str | None) -> Schema:
         """Return the schema with another number of environments or reset mode where given."""
-        if num_envs is not None and (not isinstance(num_envs, int) or isinstance(num_envs, bool)):
-            raise SchemaError(f"num_envs {num_envs!r}: expected an integer")
         if num_envs is not None and self.num_envs is not None and num_envs != self.num_envs:
             raise SchemaError(f"num_envs {num_envs} given, but the environment has {self.num_envs}")
         return replace(
@@ -268,9 +277,19 @@ class Schema:
         from .spaces import Parts
 
         parts = Parts()
+        if not isinstance(example, Mapping):
+            raise SchemaError(f"an example is one row, a dict by field name; found {type(example).__name__}")
         for name, value in example.items():
             parts.add_example(name, value)
         return cls(parts.fields, tuples=tuple(parts.tuples))
+
+
+def autoreset_mode(mode: Any) -> str | None:
+    """Return the name of a reset mode, given as Gymnasium's enum or as its value."""
+    name = getattr(mode, "value", mode)
+    if name is not None and name not in AUTORESET:
+        raise SchemaError(f"autoreset {mode!r}: expected one of {', '.join(AUTORESET)}")
+    return None if name is None else str(name)
 
 
 def check_name(name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .casting import as_array
-from .errors import SchemaError
+from .errors import FieldTypeError, SchemaError
 from .schema import Field, Schema, is_observation
 
 ARRAYS = ("Box", "Discrete", "MultiBinary", "MultiDiscrete")
@@ -63,6 +63,8 @@ def schema_of_env(env: Any) -> Schema:
     """Return the schema of an environment, its frame stack and how it resets."""
     num_envs = getattr(env, "num_envs", None)
     single = "single_" if num_envs is not None else ""
+    if not all(hasattr(env, f"{single}{what}_space") for what in ("observation", "action")):
+        raise FieldTypeError(f"expected a Gymnasium environment or a Schema, found {type(env).__name__}")
     parts = Parts()
     parts.add("observation", getattr(env, f"{single}observation_space"))
     parts.add("action", getattr(env, f"{single}action_space"))
@@ -72,7 +74,7 @@ def schema_of_env(env: Any) -> Schema:
             if is_observation(name):
                 parts.fields[name] = replace_stack(field, *stack)
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode") if num_envs is not None else None
-    return Schema(parts.fields, num_envs, getattr(mode, "value", mode), describe(env), tuples=tuple(parts.tuples))
+    return Schema(parts.fields, num_envs, mode, describe(env), tuples=tuple(parts.tuples))
 
 
 def replace_stack(field: Field, size: int, padding: str) -> Field:

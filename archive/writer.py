@@ -1,7 +1,7 @@
-"""The writer: appends rows to the columns and hands full chunks to the file.
+"""The writer: what is appended becomes safe, and is let go of in good order.
 
-Arguments are checked before anything changes. After a failure between the first change and the last the writer is
-broken: it refuses everything, closing discards, reopening recovers.
+After a failure between the first change and the last the writer is broken: it refuses everything, closing discards,
+reopening recovers.
 """
 
 from __future__ import annotations
@@ -13,248 +13,30 @@ from typing import Any
 
 import numpy as np
 
-from . import bulk
-from .change import Change
-from .chunks import Chunks
+from .appender import Appender
 from .commit import Commits
-from .errors import IndexRangeError, StateError
+from .errors import StateError
 from .guard import interrupts, quiet, register, unregister
-from .intake import Intake, seeds_of
 from .lock import WriterLock
 from .pictures import contact_sheet
-from .plain import plain_step
-from .record import BETWEEN, ENDED, OPEN, Record
+from .record import ENDED, Record
 from .rewind import Rewind
 from .rows import Rows
-from .stacks import stored_stacks
 from .store import Store
 
-Array = np.ndarray[Any, Any]
 
-
-class Writer:
+class Writer(Appender):
     """Append to `rows` and keep them in `store`; `last` is the record that was recovered, None for a new run."""
 
     def __init__(
         self, rows: Rows, store: Store, held: WriterLock, last: Record | None, commit_every: float | None
     ) -> None:
-        self.rows, self.store, self.lock, self.commit_every = rows, store, held, commit_every
-        self.header, self.schema = rows.header, rows.header.schema
-        self.intake = Intake(self.schema)
-        self.commits = Commits(rows, store, last)
-        self.broken: BaseException | None = None
-        self.closed, self.uncommitted = False, True
-        self.everyone, self.nobody = np.arange(self.schema.envs), np.zeros(0, np.int64)
-        self.chunks = Chunks(rows, store, self.commits.epoch)
-        self.columns = list(rows.columns.items())
-        self.chunks.catch_up(self.everyone.tolist())
+        super().__init__(rows, store, Commits(rows, store, last))
+        self.lock, self.commit_every, self.closed = held, commit_every, False
         self.last_commit, self.owner = time.monotonic(), os.getpid()
-        self.intake.stacks = stored_stacks(rows)
-        self.plain = plain_step(rows)
-        self.first_ids = self.everyone << 32
-        self.from_info = [name for name in self.schema.extras if name.startswith("info/")]
         register(self)
 
-    @property
-    def change(self) -> Change:
-        """Return what must surround every change. Made anew: a cycle would keep decoded chunks alive."""
-        return Change(self)
-
-    # --- appending
-
-    def reset(self, observation: Any, mask: Array | None, seed: Any, columns: Mapping[str, Any]) -> None:
-        """Start an episode in every environment, or in those of `mask`; what was going on is interrupted."""
-        env = self.everyone if mask is None else np.flatnonzero(mask)
-        start = self.checked_start(self.intake.group(self.intake.observations, observation), env)
-        seeds = seeds_of(seed, self.schema.envs)
-        given = self.intake.columns(columns, self.schema.envs)
-        with self.change:
-            self.start_episodes(env, *start, [{"seed": seeds[e], **{k: v[e] for k, v in given.items()}} for e in env])
-            self.appended()
-        self.commit_when_due()
-
-    def checked_start(self, values: Mapping[str, Array], env: Array) -> tuple[Mapping[str, Array], dict[str, Array]]:
-        """Return observations of all environments, and newest frames of those that start an episode, checked."""
-        return values, self.intake.frames({k: v[env] for k, v in values.items()}, np.ones(len(env), np.bool_))
-
-    def start_episodes(
-        self, env: Array, values: Mapping[str, Array], frames: Mapping[str, Array], columns: list[dict[str, Any]]
-    ) -> None:
-        """Append first rows."""
-        self.append_observations(env, frames, env)
-        for e, given in zip(env.tolist(), columns, strict=True):
-            self.rows.episodes.begin(e, int(self.rows.rows[e]) - 1, **given)
-        self.rows.states[env] = OPEN
-        self.intake.remember(values, env)
-
-    def step(
-        self, values: Mapping[str, Any], observation: Any, info: Any, extras: Mapping[str, Any], resets: bool = True
-    ) -> Array:
-        """Complete every waiting row and append what it led to; return ids, -1 where an environment was reset.
-
-        `resets`: in SAME_STEP mode, observations of environments that ended are those after their reset.
-        """
-        if self.plain is not None and self.step_plainly({**values, "observation": observation, **extras}, info):
-            return self.first_ids + (self.rows.rows - 2)
-        states = self.rows.states
-        first = states != OPEN
-        begins = bool(first.any())
-        if begins:
-            self.refuse_step(first)
-        done = self.intake.step(values, info, extras, completes=not first.all())
-        observations = self.intake.group(self.intake.observations, observation)
-        ended = (done["terminated"] | done["truncated"]) & ~first
-        restart = None
-        if resets and self.schema.autoreset == "SameStep" and ended.any():
-            restart = self.checked_start(observations, np.flatnonzero(ended))
-            observations = self.intake.finals(info, ended, observations)
-        frames = self.intake.frames(observations, first)
-        env = np.flatnonzero(~first) if begins else self.everyone
-        done = {k: v[env] for k, v in done.items()} if begins else done
-        ids = np.full(self.schema.envs, -1, np.int64)
-        with self.change:
-            ids[env] = env << 32 | self.rows.rows[env] - 1
-            self.complete(env, done)
-            self.append_observations(self.everyone, frames, np.flatnonzero(first) if begins else self.nobody)
-            self.end(env, done) if ended.any() else None
-            for e in np.flatnonzero(first).tolist() if begins else ():
-                self.rows.episodes.begin(e, int(self.rows.rows[e]) - 1)
-                states[e] = OPEN
-            self.intake.remember(observations, self.everyone)
-            if restart is not None:
-                self.start_episodes(np.flatnonzero(ended), *restart, [{}] * int(ended.sum()))
-            self.appended()
-        self.commit_when_due()
-        return ids
-
-    def step_plainly(self, values: dict[str, Any], info: Any) -> bool:
-        """Append a step in compiled code, unless anything of it is out of the ordinary."""
-        for name in self.from_info:
-            if name not in values and isinstance(info, Mapping):
-                values[name] = info.get(name.removeprefix("info/"))
-        with self.change:
-            done: bool = self.plain is not None and self.plain.append(values, self.intake.stacks)
-            if done:
-                self.appended(plain=True)
-        if done:
-            self.commit_when_due()
-        return done
-
-    def add(self, values: Mapping[str, Any], observation: Any, ahead: Any, extras: Mapping[str, Any]) -> Array:
-        """Append whole transitions; an episode breaks where `observation` is not the one stored last."""
-        start = self.intake.group(self.intake.observations, observation)
-        self.intake.step(values, None, extras)
-        self.intake.check_continues(start, self.intake.group(self.intake.observations, ahead))
-        broken = (self.rows.states != OPEN) | ~self.is_newest(start)
-        if broken.any():
-            env = np.flatnonzero(broken)
-            checked = self.checked_start(start, env)
-            with self.change:
-                self.start_episodes(env, *checked, [{}] * len(env))
-                self.appended()
-        return self.step(values, ahead, None, extras, resets=False)
-
-    def is_newest(self, observations: Mapping[str, Array]) -> Array:
-        """Tell of which environments the last row holds exactly these bytes."""
-        result = np.ones(self.schema.envs, np.bool_)
-        for name, frame in self.intake.newest(observations).items():
-            column = self.rows.columns[name]
-            bytes_ = np.ascontiguousarray(frame).reshape(self.schema.envs, -1).view(np.uint8)
-            result &= (column.pool[column.newest].reshape(bytes_.shape) == bytes_).all(axis=1)
-        return result
-
-    def end(self, env: Array, done: Mapping[str, Array]) -> None:
-        """Note which episodes this step ended."""
-        for at in np.flatnonzero(done["terminated"] | done["truncated"]).tolist():
-            self.rows.episodes.mark(int(env[at]), **{name: done[name][at] for name in ("terminated", "truncated")})
-            self.rows.states[env[at]] = ENDED
-
-    def refuse_step(self, first: Array) -> None:
-        """Raise StateError unless the environments that do not wait for an action reset themselves in this step."""
-        never = np.flatnonzero(self.rows.episodes.current < 0)
-        if len(never):
-            raise StateError(f"{self.rows.path}: step before reset of environment {int(never[0])}")
-        if (self.rows.states == BETWEEN).any() or self.schema.autoreset != "NextStep":
-            ended = int(np.flatnonzero(first)[0])
-            raise StateError(f"{self.rows.path}: environment {ended} has ended; call reset before step")
-
-    def complete(self, env: Array, done: Mapping[str, Array]) -> None:
-        """Fill in action, reward, flags and extras of waiting rows."""
-        columns = self.rows.columns
-        for name, array in done.items():
-            column = columns[name]
-            column.values[column.newest[env]] = array
-        last = columns["is_last"]
-        last.values[last.newest[env]] = False
-        self.rows.episodes.grow(env, done["reward"])
-
-    def append_observations(self, env: Array, frames: Mapping[str, Array], first: Array) -> None:
-        """Append a row that holds an observation only; `first` lists the environments whose episode starts with it."""
-        row = self.rows.rows[env]
-        begins = {r: np.flatnonzero(row % r == 0) for r in self.chunks.base}
-        for name, column in self.columns:
-            starts = begins[column.chunk_rows]
-            column.advance(env, row, starts if len(starts) else None)
-            if name in frames:
-                column.values[column.newest[env]] = frames[name]
-            elif name == "is_last":
-                column.values[column.newest[env]] = True
-            elif name == "is_first" and len(first):
-                column.values[column.newest[first]] = True
-        self.rows.rows[env] += 1
-
-    def end_episode(self, truncated: bool, columns: Mapping[str, Any]) -> None:
-        """End the episodes going on; `truncated` sets the flag of their last transition."""
-        given = self.intake.columns(columns, self.schema.envs)
-        env = np.flatnonzero(self.rows.states != ENDED)
-        if not len(env):
-            raise StateError(f"{self.rows.path}: no episode is going on")
-        with self.change:
-            steps = self.rows.episodes.columns["length"][self.rows.episodes.current[env]]
-            flag = env[steps > 0] if truncated else env[:0]
-            row = self.rows.rows[flag] - 1 - (self.rows.states[flag] == OPEN)
-            if len(flag):
-                self.rows.columns["truncated"].put(flag, row, np.ones(len(flag), np.bool_))
-                self.commits.changed("truncated", flag)
-            for e in env.tolist():
-                values = {k: v[e] for k, v in given.items()}
-                self.rows.episodes.mark(e, **values, **({"truncated": True} if e in flag else {}))
-            self.rows.states[env] = ENDED
-            self.appended()
-
-    def annotate(self, number: int, values: Mapping[str, Any]) -> None:
-        """Set columns of an episode: hidden, or the user's own."""
-        episodes = self.rows.episodes
-        if not 0 <= number < episodes.count:
-            raise IndexRangeError(f"{self.rows.path}: episode {number} of {episodes.count}")
-        given = dict(values)
-        hidden = {"hidden": bool(given.pop("hidden"))} if "hidden" in given else {}
-        columns = {k: v[0] for k, v in self.intake.columns(given, 1).items()}
-        with self.change:
-            episodes.annotate(number, **hidden, **columns)
-            self.uncommitted = True
-
-    def extend(self, values: Mapping[str, Any], env: int) -> Array:
-        """Append whole rows of one environment; return their ids, -1 for rows without a transition."""
-        rows = self.intake.extend(values)
-        first = bulk.episode_starts(self.rows, rows, env)
-        step, start, done = min(self.header.rows.values()), int(self.rows.rows[env]), 0
-        with self.change:
-            while done < len(first):
-                stop = min(done + step - (start + done) % step, len(first))
-                bulk.append(self.rows, {k: v[done:stop] for k, v in rows.items()}, first[done:stop], env)
-                self.appended()
-                done = stop
-            self.chunks.catch_up([env])
-        self.commit_when_due()
-        return np.where(rows["is_last"], -1, np.int64(env) << 32 | np.arange(start, start + len(first)))
-
     # --- committing
-
-    def appended(self, plain: bool = False) -> None:
-        """Note that rows have come or settled, and write the chunks that this has filled."""
-        self.uncommitted = True
-        self.chunks.write_settled(plain)
 
     def commit_when_due(self) -> None:
         """Commit if `commit_every` seconds have passed."""
@@ -271,9 +53,9 @@ class Writer:
 
     def checkpoint(self, values: Mapping[str, Any], keep: int, sync: bool) -> None:
         """Commit together with the user's values."""
-        self.commits.check_values(values, keep)
+        data = self.commits.packed(values, keep)
         with self.change:
-            self.commits.checkpoint(values, keep, sync)
+            self.commits.checkpoint(data, keep, sync)
             self.uncommitted = False
             self.last_commit = time.monotonic()
 
@@ -292,9 +74,9 @@ class Writer:
             rows.rewinds.append(rewind)
             episodes.cut(int(position["episodes"]))
             for env in np.flatnonzero(episodes.current >= 0).tolist():
-                episodes.mark(env, **{k: position[k][env] for k in ("length", "return", "final")})
+                episodes.mark(env, {k: position[k][env] for k in ("length", "return", "final")})
                 if position["states"][env] != ENDED:
-                    episodes.mark(env, terminated=False, truncated=False)
+                    episodes.mark(env, {"terminated": False, "truncated": False})
             episodes.cut(episodes.count)
             rows.states[:] = ENDED
             self.appended()

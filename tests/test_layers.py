@@ -14,15 +14,16 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
 errors   batch   disk   record   rewind   guard   codec   rule   leaves   _core   _append   _file
-block   casting   chunk   lock   options   payload   samplers   change
+block   casting   chunk   lock   change
+options   payload   samplers
 schema
 spaces   datasets   episodes   intake   layout
 header
 budget   column   snapshot   store
 checkpoint   lazy   rows
 bulk   chunks   commit   pictures   plain   source   stacks   stats   valid
-assembly   epochs   priorities   writer
-replay
+assembly   epochs   priorities   appender
+replay   writer
 run
 opening   info
 __init__

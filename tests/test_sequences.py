@@ -1017,3 +1017,65 @@ def test_g10_bytes_of_planet_come_back_exactly(path: Path) -> None:
         batch = run.replay(sequence_length=2, cast={"observation": "float32"}).gather([1])
     found = np.floor(batch.observation[0, 0] / 2**3) / 2**5 - 0.5
     assert found.tolist() == [-0.5, -0.5, -0.5, -0.46875, -0.46875, -0.03125, 0, 0.28125, 0.46875]
+
+
+# --- parts of tuples
+
+
+def test_parts_of_tuples_keep_their_places(path: Path) -> None:
+    names = ("observation/0", "observation/1", "observation/2", "action/0", "action/1")
+    schema = archive.Schema({name: archive.Field("f4") for name in names}, tuples=("observation", "action"))
+    with archive.create(path, schema) as run:
+        run.reset((0.0, 100.0, 200.0))
+        for t in range(5):
+            run.step((t, 1000 + t), (t + 1.0, 101.0 + t, 201.0 + t), 0.0, False, False)
+        batch = run.replay(offsets={"action/0": (0, 1)}).gather([1])
+        assert [part.tolist() for part in batch.action] == [[[1.0, 2.0]], [1001.0]]
+        batch = run.replay(offsets={"observation/1": (0, 1)}).gather([1])
+        assert [part.tolist() for part in batch.observation] == [[1.0], [[101.0, 102.0]], [201.0]]
+        first, missing, last = batch.next_observation
+        assert (first.tolist(), missing, last.tolist()) == ([2.0], None, [202.0])
+        assert [p.tolist() for p in run.replay().gather([1], fields=["action/1", "action/0"]).action] == [
+            [1.0],
+            [1001.0],
+        ]
+        missing, last = run.replay().gather([1], fields=["action/1"]).action
+        assert (missing, last.tolist()) == (None, [1001.0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            {"offsets": v}
+            for v in (5, [1], {"action": 3}, {"action": []}, {"action": "01"}, {"action": [0.7]}, {"action": [2**70]})
+        ),
+        *(
+            {"cast": v}
+            for v in (
+                "float32",
+                5,
+                {5: "f4"},
+                {"reward": "O"},
+                {"reward": "M8[s]"},
+                {"reward": None},
+                {"prev_reward": "f4"},
+            )
+        ),
+        *({name: v} for name in ("previous", "extras") for v in (None, 5, "reward", [[1]])),
+    ],
+)
+def test_options_of_no_form_are_refused(twin: Callable[..., Twin], options: Any) -> None:
+    both = twin()
+    both.whole(0, 8)
+    with pytest.raises(archive.ArchiveError, match=f"{next(iter(options))}|prev_reward"):
+        both.run.replay(**options)
+
+
+def test_casts_of_what_is_made_for_the_batch(twin: Callable[..., Twin]) -> None:
+    both = twin()
+    both.whole(0, 8)
+    cast = {"prev_reward": "f8", "mask": "f4", "reward": "f8", "discount": "f2", "timestep": "i2"}
+    options = {"previous": ("reward",), "extras": ("timestep",), "offsets": {"action": (0, 1)}}
+    batch = both.run.replay(cast=cast, **options).gather([1])
+    assert {k: batch[k]["action"].dtype if k == "mask" else batch[k].dtype for k in cast} == cast

@@ -1578,3 +1578,200 @@ def test_rows_are_pairs_of_neighbours(create: Callable[..., archive.Run]) -> Non
         assert (batch.next_observation - batch.observation == 40).all()
         assert (batch.observation == (batch.index >> 32) + 40 * (batch.index & 0xFFFFFFFF)).all()
         assert all(b - a == 40 for a, b in pairwise(run["observation"][:, 3].tolist()))
+
+
+# --- what is refused leaves the run as it was
+
+
+def plain_run(create: Callable[..., archive.Run], **columns: archive.Field) -> archive.Run:
+    """Return a run of three whole episodes of one step."""
+    steps = {"observation": archive.Field("f4"), "action": archive.Field("i4")}
+    run = create(steps, episodes=columns)
+    for _ in range(3):
+        run.reset(0.0)
+        run.step(0, 1.0, 1.0, True, False)
+    return run
+
+
+@pytest.mark.parametrize("number", [True, np.bool_(True), 1.0, 0.5, "1", None, [0, 1], 3, -1])
+def test_annotations_name_one_episode(create: Callable[..., archive.Run], number: Any) -> None:
+    run = plain_run(create, task=archive.Text(8))
+    with pytest.raises(archive.ArchiveError, match="episode"):
+        run.annotate(number, task="x")
+    run.annotate(np.int64(1), task="y")
+    assert run.episodes["task"].tolist() == ["", "y", ""]
+
+
+def test_episode_columns_may_have_any_name_that_calls_leave_free(create: Callable[..., archive.Run]) -> None:
+    run = plain_run(create, number=archive.Field("i4"), values=archive.Field("i4"), env_id=archive.Field("i4"))
+    run.reset(0.0, number=3, values=4, env_id=5)
+    run.annotate(0, number=6, values=7, env_id=8)
+    assert [run.episodes[k].tolist() for k in ("number", "values", "env_id")] == [
+        [6, 0, 0, 3],
+        [7, 0, 0, 4],
+        [8, 0, 0, 5],
+    ]
+
+
+@pytest.mark.parametrize("name", ["self", "info", "mask", "observation", "episode", "seed", "hidden", "truncated"])
+def test_names_that_no_call_could_fill_are_refused(name: str) -> None:
+    steps = {"observation": archive.Field("f4"), "action": archive.Field("i4")}
+    with pytest.raises(archive.SchemaError, match=name):
+        archive.Schema(steps, episodes={name: archive.Field("f4")})
+    if name not in ("observation", "seed", "hidden", "truncated"):
+        with pytest.raises(archive.SchemaError, match=name):
+            archive.Schema(steps | {name: archive.Field("f4")})
+
+
+@pytest.mark.parametrize("value", ["no", 2, [True], None, np.zeros(2, bool)])
+def test_flags_are_flags(create: Callable[..., archive.Run], value: Any) -> None:
+    run = plain_run(create)
+    run.reset(0.0)
+    run.step(0, 1.0, 1.0, False, False)
+    for action in (lambda: run.annotate(0, hidden=value), lambda: run.end_episode(value)):
+        with pytest.raises(archive.ArchiveError, match=r"hidden|truncated"):
+            action()
+    run.end_episode(np.bool_(True))
+    assert run.episodes["truncated"].tolist() == [False, False, False, True]
+
+
+def deep(depth: int) -> Any:
+    """Return lists in lists."""
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [10**5000, deep(101), deep(5000)], ids=["digits", "deep", "deeper"])
+def test_checkpoint_values_that_cannot_come_back_are_refused(create: Callable[..., archive.Run], value: Any) -> None:
+    run = plain_run(create)
+    with pytest.raises(archive.FieldTypeError, match="checkpoint"):
+        run.checkpoint(value=value)
+    run.checkpoint(value=deep(90), number=10**4000)
+    assert run.last_checkpoint == {"value": deep(90), "number": 10**4000}
+
+
+def test_checkpoints_of_torch_values_are_refused_with_the_sentence_that_helps(
+    create: Callable[..., archive.Run],
+) -> None:
+    torch = pytest.importorskip("torch")
+    run = plain_run(create)
+    for value in (torch.nn.Parameter(torch.ones(2)), torch.ones(2, dtype=torch.bfloat16)):
+        with pytest.raises(archive.FieldTypeError, match="checkpoint"):
+            run.checkpoint(value=value)
+    run.checkpoint(value=torch.ones(2))
+    assert run.last_checkpoint["value"].tolist() == [1.0, 1.0]
+
+
+def test_added_stacks_are_checked_before_an_episode_breaks(create: Callable[..., archive.Run]) -> None:
+    fields = {"observation": archive.Field("f4", (), stacked=3, padding="zero"), "action": archive.Field("i4")}
+    run = create(fields, num_envs=2)
+    none = np.zeros(2, bool)
+
+    def add(first: Any, second: Any, ahead: Any, ahead_second: Any) -> None:
+        run.add(
+            np.array([first, second], "f4"),
+            none.astype(int),
+            none * 1.0,
+            np.array([ahead, ahead_second], "f4"),
+            none,
+            none,
+        )
+
+    add((0, 0, 1), (0, 0, 1), (0, 1, 2), (0, 1, 2))
+    before = run.lengths.tolist(), run.num_episodes
+    with pytest.raises(archive.FieldError, match="stack"):
+        add((0, 0, 7), (9, 9, 2), (0, 7, 8), (9, 2, 3))
+    assert (run.lengths.tolist(), run.num_episodes) == before
+    add((0, 1, 2), (0, 1, 2), (1, 2, 3), (1, 2, 3))
+    assert (run.lengths.tolist(), run.num_episodes) == ([3, 3], 2)
+
+
+def test_a_checkpoint_after_a_rewind_keeps_older_ones(create: Callable[..., archive.Run]) -> None:
+    for keep in (2, 3):
+        run = plain_run(create)
+        for number in range(3):
+            run.checkpoint(keep=3, number=number)
+        run.rewind(run.checkpoints()[-1])
+        run.checkpoint(keep=keep, number=9)
+        assert [c["number"] for c in run.checkpoints()] == [9, 0]
+        run.checkpoint(keep=keep, number=10)
+        assert [c["number"] for c in run.checkpoints()] == [10, 9, 0][:keep]
+        run.close()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        None,
+        5,
+        [1, 2],
+        {},
+        {"observation": 3.0},
+        {"observation": None},
+        {"observation": {}},
+        {5: [1.0], "observation": [1.0]},
+    ],
+)
+def test_rows_that_are_none_are_refused(create: Callable[..., archive.Run], rows: Any) -> None:
+    run = plain_run(create)
+    for env in (0, "a", None, 0.5, 1):
+        with pytest.raises(archive.ArchiveError):
+            run.extend(rows, env=env)
+    assert (run.num_rows, run.num_episodes) == (6, 3)
+
+
+def test_arguments_of_no_use_are_refused_in_our_words(create: Callable[..., archive.Run]) -> None:
+    run = plain_run(create)
+    for action in (
+        lambda: run.rewind(None),
+        lambda: run.rewind({}),
+        lambda: run.episode("a"),
+        lambda: run.episode(None),
+        lambda: run.episode(0.5),
+        lambda: run.reset(0.0, mask=[[1], [1, 2]]),
+        lambda: run[["a"]],
+        lambda: run["action"][999],
+        lambda: run["action"]["a"],
+        lambda: run.stats("nothing"),
+        lambda: archive.Linear("a", 1.0, 10),
+        lambda: archive.Linear(0.0, 1.0, None),
+        lambda: archive.Text("a"),
+        lambda: archive.Field("f4", stacked="a"),
+        lambda: archive.Field("f4", (2,), stacked=2, stack_axis="a"),
+        lambda: archive.Field(None),
+        lambda: archive.Field("f4", (1.5,)),
+        lambda: archive.Schema(None),
+        lambda: archive.Schema([1]),
+        lambda: archive.Schema({}, episodes=["a"]),
+        lambda: archive.Schema(dict(run.schema.steps), episodes={"a": "S5"}),
+        lambda: archive.Schema(dict(run.schema.steps), num_envs="a"),
+        lambda: archive.Schema(dict(run.schema.steps), num_envs=1.5),
+        lambda: archive.Schema.from_env(object()),
+        lambda: archive.Schema.from_example(5),
+        lambda: archive.Prioritized(stratified="x"),
+        lambda: run.replay(state=run.replay().state_dict() | {"batches": -5}),
+    ):
+        with pytest.raises(archive.ArchiveError):
+            action()
+    run.close()
+    with pytest.raises(archive.StateError, match="closed"):
+        run.stats()
+
+
+def test_open_takes_what_create_takes(path: Path) -> None:
+    """The reset mode may change from session to session; the number of environments and the codec may not."""
+    gymnasium = pytest.importorskip("gymnasium")
+    schema = archive.Schema({"observation": archive.Field("f4"), "action": archive.Field("i4")}, num_envs=2)
+    archive.create(path, schema).close()
+    mode = gymnasium.vector.AutoresetMode.NEXT_STEP
+    with archive.open(path, "a", autoreset=mode, num_envs=2, compression="gzip") as run:
+        run.reset(np.zeros(2))
+        ended = np.array([True, False])
+        for _ in range(2):
+            run.step(np.zeros(2, int), np.zeros(2), np.zeros(2), ended, np.zeros(2, bool))
+        assert run.schema.autoreset == "NextStep"
+    for options in ({"num_envs": 3}, {"compression": "zstd"}, {"autoreset": "Never"}):
+        with pytest.raises(archive.SchemaError, match=next(iter(options))):
+            archive.open(path, "a", **options)
