@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TESTED = ("core", "draws", "file_object", "format", "semantics")  # with the wheel for many versions
+TESTED = ("core", "draws", "file_object", "format", "plain", "semantics")  # with the wheel for many versions
 USE = """
 import doctest, sys
 import numpy as np

@@ -7,10 +7,11 @@ and allocates nothing per row. Randomness is an argument. What is drawn is writt
 import numpy as np
 
 cimport cython
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from checksum cimport fletcher32
+from philox cimport philox
 from search cimport last_at_most
 from sumtree cimport descend, refresh, sum8
 
@@ -212,6 +213,19 @@ def returns(const double[:, ::1] reward not None, const int64_t[::1] steps not N
                 total += factor * reward[i, k]
                 factor *= gamma
             out[i] = total
+
+
+# --- random numbers
+
+def uniforms(uint64_t seed, uint64_t batch, double[::1] out not None):
+    """Write numbers in [0, 1): the top 53 bits of Philox words with key (seed, batch), its counter from 1 on."""
+    cdef Py_ssize_t i
+    cdef uint64_t[4] words
+    with nogil:
+        for i in range(out.shape[0]):
+            if i % 4 == 0:
+                philox(i // 4 + 1, seed, batch, words)
+            out[i] = <double> (words[i % 4] >> 11) * 1.1102230246251565e-16     # 2^-53
 
 
 # --- which rows may be drawn. Segments are the episodes of each environment in order: those of environment e

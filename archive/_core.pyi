@@ -87,6 +87,9 @@ def pick_slots(
 ) -> None:
     """Write environment and row of the transition whose leaf is slot[i]."""
 
+def uniforms(seed: int, batch: int, out: _Floats) -> None:
+    """Write numbers in [0, 1): the top 53 bits of Philox words with key (seed, batch), its counter from 1 on."""
+
 @final
 class SumTree:
     """Float64 leaves whose sums are kept, to draw a leaf in proportion to its value."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
@@ -13,44 +12,13 @@ from . import _core
 from .batch import Batch, decoded, nest, nest_all
 from .errors import FieldError, UnknownFieldError
 from .options import EXTRAS, Options
+from .places import Places
 from .record import ENDED
 from .rows import Rows
 from .schema import is_observation
 from .valid import ValidStarts
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Places:
-    """Rows to read, (B, J): environment, row (-1: nothing), and the episode each row lies in.
-
-    `low`: first row of the episode; `stop`: the row behind its last transition; `high`: its last row that can be
-    looked at; `number`: its place in the table.
-    """
-
-    env: Array
-    row: Array
-    low: Array
-    stop: Array
-    high: Array
-    number: Array
-
-    def at(self, row: Array) -> Places:
-        """Return the same episodes at other rows."""
-        return replace(self, row=row)
-
-    def over(self, arrays: Iterable[Array]) -> Places:
-        """Return places made of other arrays in the order of the fields."""
-        return Places(*arrays)
-
-    def over_shape(self, shape: tuple[int, ...]) -> Places:
-        """Return the places in another shape."""
-        return self.over(np.asarray(v).reshape(shape) for v in self.__dict__.values())
-
-    def spread(self, shape: tuple[int, ...]) -> Places:
-        """Return the places repeated to a shape."""
-        return self.over(np.broadcast_to(v, shape) for v in self.__dict__.values())
 
 
 class Assembly:
@@ -112,7 +80,7 @@ class Assembly:
         if seen:
             arrays["next_observation"] = self.nested(seen)["observation"]
         if "reward" in plain:
-            arrays["reward"] = self.returns(place, steps[:, 0])[:, 0]
+            arrays["reward"] = self.returns(place, steps)
         discount = np.where(flags["terminated"], 0.0, np.power(self.options.gamma, steps)).astype(np.float32)
         more = {**flags, "discount": discount, **self.asked_for(place)}
         arrays |= mapped(more, lambda array: array[:, 0])
@@ -124,7 +92,7 @@ class Assembly:
         offset = np.arange(count) - (count - 1 if self.options.pad == "left" else 0)
         place = self.window(env, row, row[:, None] + offset)
         if self.options.time_major:
-            place = place.over(np.ascontiguousarray(v.T) for v in place.__dict__.values())
+            place = place.transposed()
         there = place.row >= 0
         mask = there & (place.row < place.stop)
         last = mask & (place.row == place.stop - 1)
@@ -146,7 +114,7 @@ class Assembly:
         else:
             found = self.valid.segment_of(envs, np.ascontiguousarray(where.reshape(-1)))
         at = np.maximum(found, 0)
-        place = self.places_in(at, envs, where.reshape(-1)).over_shape(where.shape)
+        place = self.places_in(at, envs, where.reshape(-1)).reshaped(*where.shape)
         chain = self.valid.chain
         same = (found >= 0).reshape(where.shape) & (chain[at].reshape(where.shape) == chain[first][:, None])
         ended = (place.number != episodes.current[place.env]) | (self.rows.states[place.env] == ENDED)
@@ -157,7 +125,7 @@ class Assembly:
 
     def places(self, env: Array, row: Array) -> Places:
         """Return where rows lie, as (B, 1)."""
-        return self.places_in(self.valid.segment_of(env, row), env, row).over_shape((len(row), 1))
+        return self.places_in(self.valid.segment_of(env, row), env, row).reshaped(len(row), 1)
 
     def places_in(self, segment: Array, env: Array, row: Array) -> Places:
         """Return places whose segments are known."""
@@ -175,8 +143,10 @@ class Assembly:
 
     def asked_for(self, place: Places) -> dict[str, Any]:
         """Return what the options `previous` and `extras` ask for."""
-        before = place.at(np.where(place.row > place.low, place.row - 1, -1))
         arrays: dict[str, Any] = {}
+        if not self.options.previous and not self.options.extras:
+            return arrays
+        before = place.at(np.where(place.row > place.low, place.row - 1, -1))
         for name in self.options.previous:
             found = {k: self.rewards(before) if k == "reward" else self.acted(k, before) for k in self.matching(name)}
             arrays[f"prev_{name}"] = nest(name, decoded(found), self.rows.header.schema.tuples)
@@ -205,7 +175,7 @@ class Assembly:
         if not stacked:
             return found[:, :, 0]
         axis = self.options.stack_axis
-        return np.moveaxis(found, 2, 1 + axis if axis >= 0 else axis)
+        return found if axis == 1 else np.moveaxis(found, 2, 1 + axis if axis >= 0 else axis)
 
     def acted(self, name: str, place: Places) -> Array:
         """Return a field that is known only for transitions: zeros at final observations."""
@@ -217,22 +187,25 @@ class Assembly:
 
     def exact_rewards(self, place: Places) -> Array:
         """Return transformed rewards, float64; 0 where there is none."""
-        there = (place.row >= 0) & (place.row < place.stop)
-        reward = self.acted("reward", place).astype(np.float64)
+        row = np.where(place.row < place.stop, place.row, -1)
+        return self.transformed(place.env.reshape(-1), row.reshape(-1, 1)).reshape(row.shape)
+
+    def transformed(self, env: Array, row: Array) -> Array:
+        """Return the transformed rewards of rows (B, J), float64; 0 where the row is -1."""
+        reward = self.rows.columns["reward"].gather(np.ascontiguousarray(env), row).astype(np.float64)
         reward = reward * self.options.reward_scale + self.options.reward_shift
         if self.options.reward_clip is not None:
             reward = np.clip(reward, *self.options.reward_clip)
-        return np.where(there, reward, 0.0)
+        return np.where(row >= 0, reward, 0.0)
 
     def returns(self, place: Places, steps: Array) -> Array:
-        """Return the n-step sums (B, 1): transformed first, added in float64, float32."""
+        """Return the n-step sums (B,) of starts (B, 1): transformed first, added in float64, float32."""
         ahead = np.arange(self.options.n_step)
-        window = place.spread((len(steps), len(ahead)))
-        reward = self.exact_rewards(window.at(np.where(ahead < steps[:, None], place.row + ahead, -1)))
-        total = np.empty(len(steps))
-        _core.returns(np.ascontiguousarray(reward), steps, self.options.gamma, total)
+        row = np.where(ahead < steps, place.row + ahead, -1)
+        reward, total = self.transformed(place.env[:, 0], row), np.empty(len(steps))
+        _core.returns(reward, steps[:, 0], self.options.gamma, total)
         with np.errstate(over="ignore"):
-            return total.astype(np.float32)[:, None]
+            return total.astype(np.float32)
 
     def extra(self, name: str, place: Places) -> Array:
         """Return timestep, episode, remaining or return_to_go of rows; 0 where there is no row."""

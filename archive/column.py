@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from .buffers import Buffers
 from .chunk import decode
 from .codec import CODECS
 from .errors import DamagedError, MemoryBudgetError
@@ -22,12 +23,20 @@ Array = np.ndarray[Any, Any]
 class Column:
     """The rows of field `number`, `slots` chunks of them decoded in memory."""
 
-    def __init__(self, header: Header, number: int, slots: int, read: Callable[[int, int], bytes], path: str) -> None:
+    def __init__(
+        self,
+        header: Header,
+        number: int,
+        slots: int,
+        read: Callable[[int, int], bytes],
+        path: str,
+        buffers: Buffers | None = None,
+    ) -> None:
         self.name = header.fields[number]
         self.field = header.schema.steps[self.name]
         self.header, self.number, self.read, self.path = header, number, read, path
         self.envs, self.chunk_rows = header.schema.envs, header.rows[self.name]
-        self.dtype = np.dtype(self.field.dtype)
+        self.dtype, self.buffers = np.dtype(self.field.dtype), buffers or Buffers()
         self.codec = CODECS[header.codec(self.name)]
         self.table = _core.ChunkTable(slots)
         self.pool = np.empty((slots * self.chunk_rows, self.field.nbytes), np.uint8)
@@ -132,7 +141,8 @@ class Column:
     def gather(self, env: Array, row: Array, out: Array | None = None) -> Array:
         """Return rows (B, J, *shape): row[i, j] of environment env[i]; -1 gives zeros. Cost: one copy of the output."""
         if out is None:
-            out = np.empty((*row.shape, *self.field.shape), self.dtype)
+            memory = self.buffers.take(row.size * self.field.nbytes)
+            out = memory.view(self.dtype).reshape(*row.shape, *self.field.shape)
         flat = out.reshape(-1).view(np.uint8).reshape(row.size, self.field.nbytes)
         piece = self.items_at_once(row)
         where = np.empty(row.shape, np.int64)

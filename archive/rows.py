@@ -13,6 +13,7 @@ from weakref import WeakSet
 import numpy as np
 
 from .budget import slots_for
+from .buffers import Buffers
 from .column import Column
 from .episodes import Episodes
 from .errors import DamagedError, MemoryBudgetError, StateError
@@ -41,10 +42,11 @@ class Rows:
 
     def __init__(self, header: Header, path: str, read: Read, memory: int) -> None:
         self.header, self.path, self.read, self.memory = header, path, read, memory
-        slots = slots_for(header, memory)
+        slots, buffers = slots_for(header, memory), Buffers()
         try:
             self.columns = {
-                name: Column(header, number, slots[name], read, path) for number, name in enumerate(header.fields)
+                name: Column(header, number, slots[name], read, path, buffers)
+                for number, name in enumerate(header.fields)
             }
         except (MemoryError, OverflowError, ValueError) as error:
             raise MemoryBudgetError(f"{path}: memory {memory} bytes cannot be reserved: {error}") from error

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from . import _core
 from .casting import is_int, is_number
 from .errors import FieldError
 
@@ -123,6 +124,6 @@ def uniforms(seed: int, batch: int, count: int) -> Array:
     >>> uniforms(0, 0, 2).shape
     (2,)
     """
-    words = np.random.Philox(key=np.array([seed, batch], np.uint64)).random_raw(count)
-    result: Array = (np.asarray(words, np.uint64) >> np.uint64(11)) * 2.0**-53
+    result = np.empty(count)
+    _core.uniforms(seed, batch, result)
     return result

@@ -1,5 +1,6 @@
 """Profiles for hypothesis, a place for runs, fresh processes; slow tests only on request (`-m slow`)."""
 
+import importlib
 import inspect
 import os
 import subprocess
@@ -53,6 +54,12 @@ def fresh_process() -> Callable[..., list[str]]:
         return done.stdout.split()
 
     return call
+
+
+@pytest.fixture
+def torch() -> Any:
+    """Return torch, which a CI run must have."""
+    return importlib.import_module("torch") if os.environ.get("CI") else pytest.importorskip("torch")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

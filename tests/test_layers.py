@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   disk   record   rewind   guard   codec   rule   leaves   _core   _append   _file
+errors   batch   buffers   disk   record   rewind   guard   codec   rule   leaves   places   _core   _append   _file
 block   casting   chunk   lock   change
 options   payload   samplers
 schema

@@ -1163,8 +1163,7 @@ def test_inputs_are_copied(create: Callable[..., archive.Run]) -> None:
     assert run["action"][:5].tolist() == [1, 2, 3, 4, 5]
 
 
-def test_torch_tensors(create: Callable[..., archive.Run]) -> None:
-    torch = pytest.importorskip("torch")
+def test_torch_tensors(create: Callable[..., archive.Run], torch: Any) -> None:
     check_inputs(create, lambda array: torch.from_numpy(np.ascontiguousarray(array)))
     check_inputs(
         create, lambda array: torch.from_numpy(np.ascontiguousarray(array.T)).permute(*reversed(range(array.ndim)))
@@ -1653,9 +1652,8 @@ def test_checkpoint_values_that_cannot_come_back_are_refused(create: Callable[..
 
 
 def test_checkpoints_of_torch_values_are_refused_with_the_sentence_that_helps(
-    create: Callable[..., archive.Run],
+    create: Callable[..., archive.Run], torch: Any
 ) -> None:
-    torch = pytest.importorskip("torch")
     run = plain_run(create)
     for value in (torch.nn.Parameter(torch.ones(2)), torch.ones(2, dtype=torch.bfloat16)):
         with pytest.raises(archive.FieldTypeError, match="checkpoint"):
