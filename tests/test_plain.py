@@ -91,13 +91,21 @@ def same(a: archive.Run, b: archive.Run) -> None:
 @given(
     dtypes=st.tuples(*[st.sampled_from(DTYPES)] * 3),
     reward=st.sampled_from(["float32", "float64", "float16", "int32"]),
+    priority=st.sampled_from([None, None, "float16", "float32", "float64"]),
     shape=st.sampled_from([(), (3,), (2, 2)]),
     stacked=st.sampled_from([None, None, 1, 3]),
     envs=st.sampled_from([None, None, 1, 3]),
     seed=st.integers(0, 1 << 32),
 )
 def test_both_ways_leave_the_same(
-    tmp_path_factory: pytest.TempPathFactory, dtypes: Any, reward: str, shape: Any, stacked: Any, envs: Any, seed: int
+    tmp_path_factory: pytest.TempPathFactory,
+    dtypes: Any,
+    reward: str,
+    priority: Any,
+    shape: Any,
+    stacked: Any,
+    envs: Any,
+    seed: int,
 ) -> None:
     """Two runs get the same calls; one of them never takes the compiled way."""
     rng, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("plain")
@@ -108,9 +116,11 @@ def test_both_ways_leave_the_same(
         "extra": archive.Field(dtypes[2], (2,)),
         "info/lives": archive.Field("int32"),
     }
+    if priority is not None:
+        fields["priority"] = archive.Field(priority)
     schema, lead = archive.Schema(fields, num_envs=envs), () if envs is None else (envs,)
     a, b = (archive.create(folder / name, schema, commit_every=None) for name in ("a.h5", "b.h5"))
-    assert b._file.plain is not None or reward not in ("float32", "float64")
+    assert (b._file.plain is None) == ("float16" in (reward, priority) or reward == "int32")
     b._file.plain = None
     stack = np.array(value(rng, fields["observation"], lead))
     if stacked:
@@ -119,6 +129,8 @@ def test_both_ways_leave_the_same(
     for _ in range(60):
         how = dict.fromkeys(fields, "array") | {name: str(rng.choice(HOWS)) for name in fields if rng.random() < 0.1}
         given = {name: value(rng, field, lead) for name, field in fields.items()}
+        if priority is not None and rng.random() < 0.8:
+            given["priority"] = np.abs(np.nan_to_num(given["priority"], posinf=1.0))
         if stacked and rng.random() < 0.95:
             given["observation"] = np.concatenate(
                 [np.moveaxis(stack, len(lead), 0)[1:], np.moveaxis(given["observation"], len(lead), 0)[-1:]]
@@ -127,7 +139,10 @@ def test_both_ways_leave_the_same(
         flags = {name: rng.random(lead) < 0.05 for name in ("terminated", "truncated")}
         forms = {name: handed_in(how[name], array, rng) for name, array in given.items()}
         lives = {} if how["info/lives"] in ("missing", "none") else {"lives": forms["info/lives"]}
-        extras = {} if how["extra"] == "missing" else {"extra": None if how["extra"] == "none" else forms["extra"]}
+        more = {} if priority is None or rng.random() < 0.2 else {"priority": forms["priority"]}
+        extras = (
+            more if how["extra"] == "missing" else more | {"extra": None if how["extra"] == "none" else forms["extra"]}
+        )
         step = (forms["action"], forms["observation"], forms["reward"], *map(np.bool_, flags.values()), lives)
         before = a.num_rows
         assert told(lambda: a.step(*step, **extras)) == told(lambda: b.step(*step, **extras))  # noqa: B023
