@@ -24,7 +24,7 @@ from .errors import (
     NotARunError,
     SchemaError,
 )
-from .guard import interrupts, lock, settle_interrupts
+from .guard import interrupts, lock
 from .header import Header
 from .lock import WriterLock
 from .options import UNSET
@@ -194,14 +194,17 @@ def open_writer(
 def uninterrupted(make: Callable[[], Run]) -> Run:
     """Call `make` with forks and Ctrl-C held back; a run that Ctrl-C came for is closed before that is raised."""
     interrupts.install()
+    run = None
     try:
         with interrupts, lock:
             run = make()
             if interrupts.pending:
                 run.close()
-            return run
-    finally:
-        settle_interrupts()
+        return run
+    except BaseException:
+        if run is not None:
+            run.close()  # nobody will ever hold it
+        raise
 
 
 def schema_of(env_or_schema: Any) -> Schema:

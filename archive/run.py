@@ -92,11 +92,12 @@ class Run:
         on. Missing flags are False; a row starts an episode where the one before it ended one, or by `is_first`.
         """
         with lock:
+            writer = self._writer()
             if not is_int(env) or not 0 <= env < self._header.schema.envs:
                 raise IndexRangeError(f"environment {env!r}: the run has {self._header.schema.envs}")
             if not isinstance(rows, Mapping):
                 raise FieldTypeError(f"rows: expected a dict by field name, found {type(rows).__name__}")
-            return self._writer().extend(rows, int(env))
+            return writer.extend(rows, int(env))
 
     def add(
         self,
@@ -121,7 +122,8 @@ class Run:
     def end_episode(self, truncated: bool = True, **columns: Any) -> None:
         """End the episodes going on in all environments, by default as truncated in their last step."""
         with lock:
-            self._writer().end_episode(flag("truncated", truncated), columns)
+            writer = self._writer()
+            writer.end_episode(flag("truncated", truncated), columns)
 
     def annotate(self, episode: int, **columns: Any) -> None:
         """Set `hidden` or the user's columns of an episode. A hidden episode is never drawn but keeps its place."""
@@ -173,10 +175,11 @@ class Run:
         Episodes going on at the checkpoint end there, interrupted; reset comes next. Replays made before refuse to go
         on: make one with run.replay(state=checkpoint["replay"]).
         """
-        if not isinstance(checkpoint, Checkpoint):
-            raise FieldTypeError(f"rewind goes to a checkpoint of this run, found {type(checkpoint).__name__}")
         with lock:
-            self._writer().rewind(checkpoint.id, checkpoint.position)
+            writer = self._writer()
+            if not isinstance(checkpoint, Checkpoint):
+                raise FieldTypeError(f"rewind goes to a checkpoint of this run, found {type(checkpoint).__name__}")
+            writer.rewind(checkpoint.id, checkpoint.position)
 
     def replay(
         self,
