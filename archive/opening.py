@@ -23,6 +23,7 @@ from .errors import (
     MissingRunError,
     NotARunError,
     SchemaError,
+    StateError,
 )
 from .guard import interrupts, lock
 from .header import Header
@@ -155,6 +156,15 @@ def open_reader(target: Path, budget: int) -> Run:
     except BaseException:
         os.close(fd)
         raise
+
+
+def reopen(path: str, run_id: str, budget: int) -> Run:
+    """Open the run that was pickled, for reading; StateError if another one is there now."""
+    run = open(path, memory=budget)
+    if run._header.run_id != run_id:
+        run.close()
+        raise StateError(f"{path}: holds run {run._header.run_id}, but run {run_id} was pickled")
+    return run
 
 
 def open_writer(

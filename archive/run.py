@@ -154,6 +154,12 @@ class Run:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as path and run id; what comes back is open for reading, and sees what was committed by then."""
+        from .opening import reopen
+
+        return reopen, (str(self.path), self._header.run_id, self._rows.memory)
+
     # --- resume
 
     def checkpoint(self, *, keep: int = 2, sync: bool = False, **values: Any) -> None:

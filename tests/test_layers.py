@@ -30,7 +30,7 @@ __init__
 breakout
 __main__   demo
 """
-UPWARD = {("schema", "spaces")}  # Schema.from_env: imported when called, so that schemas can be read without it
+UPWARD = {("schema", "spaces"), ("run", "opening")}  # imported when called: Schema.from_env, pickles of runs
 
 DOORS = {  # library: the modules that may import it
     "h5py": {"datasets", "store", "snapshot", "guard"},

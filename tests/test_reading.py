@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -425,3 +427,38 @@ def test_run_of_no_rows(tmp_path):
                 with pytest.raises(IndexError):
                     run[name][0]
             assert run.last_checkpoint is None
+
+
+# --- pickles
+
+
+def rows_seen(run):
+    """Return what a process sees of a run that it was handed."""
+    with run:
+        return run.num_rows, run["action"][:].tolist()
+
+
+def test_a_run_is_pickled_as_where_it_is(tmp_path):
+    """Another process, and this one, see what was committed; a run that took its place is refused."""
+    path = tmp_path / "run.h5"
+    with archive.create(path, schema(0), commit_every=None) as run:
+        player = Player(Diary(0), run)
+        player.reset()
+        player.steps(20)
+        run.commit()
+        player.steps(5)
+        data = pickle.dumps(run)
+        assert len(data) < 300
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            assert pool.submit(rows_seen, run).result() == (21, [*run["action"][:20].tolist(), 0])
+        with pickle.loads(data) as copy:
+            assert copy.num_rows == 21
+            assert copy._rows.memory == run._rows.memory
+            with pytest.raises(archive.StateError, match="reading"):
+                copy.commit()
+    path.unlink()
+    with pytest.raises(archive.MissingRunError):
+        pickle.loads(data)
+    archive.create(path, schema(0)).close()
+    with pytest.raises(archive.StateError, match="was pickled"):
+        pickle.loads(data)
