@@ -14,9 +14,10 @@ import numpy as np
 
 from .budget import slots_for
 from .buffers import Buffers
+from .casting import is_int
 from .column import Column
 from .episodes import Episodes
-from .errors import DamagedError, MemoryBudgetError, StateError
+from .errors import DamagedError, IndexRangeError, MemoryBudgetError, StateError
 from .header import Header
 from .layout import SPARE_ROWS
 from .record import ENDED, OPEN, Record
@@ -92,6 +93,21 @@ class Rows:
     def steps(self) -> int:
         """Transitions of all environments, without rows given up."""
         return int(self.episodes["length"].sum())
+
+    def episode(self, number: int) -> dict[str, Array]:
+        """Return the rows of one episode by field: its final observation too, and what followed all others."""
+        table = self.episodes
+        if not is_int(number) or not -table.count <= number < table.count:
+            raise IndexRangeError(f"{self.path}: episode {number} of {table.count}")
+        values = {name: table[name][number] for name in ("env", "start", "length", "final")}
+        env, start, stop = int(values["env"]), int(values["start"]), int(values["start"] + values["length"])
+        last = stop + bool(values["final"])
+        names = [name for name in self.columns if name not in ("is_first", "is_last")]
+        found = {k: self.columns[k].rows(env, start, last if is_observation(k) else stop) for k in names}
+        for flag in ("terminated", "truncated"):
+            if len(found[flag]):
+                found[flag][-1] = table[flag][number]
+        return found
 
     # --- restoring
 

@@ -20,7 +20,7 @@ from .options import UNSET, Options
 from .replay import Replay, restored
 from .rows import Rows
 from .samplers import Sampler, Uniform
-from .schema import Schema, is_observation
+from .schema import Schema
 from .source import Source
 from .stats import stats
 from .writer import Writer
@@ -297,18 +297,7 @@ class Run:
         """Return one episode: L + 1 observations (L where the final one is unknown), L of everything else."""
         with lock:
             self._rows.require_open()
-            table = self._rows.episodes
-            if not is_int(number) or not -table.count <= number < table.count:
-                raise IndexRangeError(f"{self.path}: episode {number} of {table.count}")
-            values = {name: table[name][number] for name in ("env", "start", "length", "final")}
-            env, start, stop = int(values["env"]), int(values["start"]), int(values["start"] + values["length"])
-            last = stop + bool(values["final"])
-            names = [name for name in self._rows.columns if name not in ("is_first", "is_last")]
-            found = {k: self._rows.columns[k].rows(env, start, last if is_observation(k) else stop) for k in names}
-            for flag in ("terminated", "truncated"):
-                if len(found[flag]):
-                    found[flag][-1] = table[flag][number]
-            return nest_all(found, self._header.schema.tuples)
+            return nest_all(self._rows.episode(number), self._header.schema.tuples)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return every checkpoint that is whole, newest first."""
@@ -323,15 +312,9 @@ class Run:
 
         Without `fields`: observations, actions, reward. Reads every row of them once.
         """
-        known = [k for k, f in self.schema.steps.items() if np.dtype(f.dtype).kind in "biuf"]
-        default = [k for k in known if k.split("/")[0] in ("observation", "action", "reward")]
         with lock:
             self._rows.require_open()
-            chosen = default if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
-            for name in chosen:
-                if name not in known:
-                    raise UnknownFieldError(f"{self.path}: no numeric field {name!r}; there are {', '.join(known)}")
-            return {name: stats(self._rows, name) for name in chosen}
+            return stats(self._rows, (fields,) if isinstance(fields, str) else fields)
 
     def __repr__(self) -> str:
         mode = "writing" if isinstance(self._file, Writer) else "reading"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from .errors import UnknownFieldError
 from .rows import Rows
 from .schema import is_observation
 
@@ -14,7 +15,18 @@ Array = np.ndarray[Any, Any]
 BLOCK = 8 << 20  # bytes read at once
 
 
-def stats(rows: Rows, name: str) -> dict[str, Any]:
+def stats(rows: Rows, fields: Sequence[str] | None) -> dict[str, dict[str, Any]]:
+    """Return the statistics of numeric fields; without `fields` those of observations, actions and reward."""
+    known = [name for name, column in rows.columns.items() if column.dtype.kind in "biuf"]
+    default = [name for name in known if name.split("/")[0] in ("observation", "action", "reward")]
+    chosen = default if fields is None else list(fields)
+    for name in chosen:
+        if name not in known:
+            raise UnknownFieldError(f"{rows.path}: no numeric field {name!r}; there are {', '.join(known)}")
+    return {name: stats_of(rows, name) for name in chosen}
+
+
+def stats_of(rows: Rows, name: str) -> dict[str, Any]:
     """Return mean, std, min, max (each of one row's shape) and count over all rows that lie in episodes.
 
     Blocks are merged by the pairwise rule of Chan, Golub and LeVeque (1983), so large offsets cost no digits.
