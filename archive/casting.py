@@ -65,9 +65,10 @@ def encoded(name: str, value: Any, target: np.dtype[Any]) -> np.ndarray[Any, Any
 def convert(name: str, array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Cast under the rules of `Field.cast`."""
     source = array.dtype
-    if source.kind not in "biufc":
+    whole = source.kind in "biu" or (source.kind == "O" and all(is_int(v) for v in array.flat))
+    if source.kind not in "biufc" and not whole:
         raise FieldTypeError(f"field {name!r}: expected {target}, found {source}")
-    if target.kind in "biu" and source.kind in "biu":
+    if target.kind in "biu" and whole:
         low, high = (0, 1) if target.kind == "b" else (int(np.iinfo(target).min), int(np.iinfo(target).max))
         for extreme in (array.min(), array.max()) if array.size else ():
             if not low <= int(extreme) <= high:

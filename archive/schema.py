@@ -112,6 +112,8 @@ class Field:
         """
         target = np.dtype(self.dtype)
         array = encoded(name, value, target) if target.kind == "S" else as_array(name, value)
+        if target.kind in "iu" and array.dtype.kind in "fO" and isinstance(value, (int, list, tuple)):
+            array = np.asarray(value, object)  # numpy makes floats of a list that holds 2^63 and 0
         if array.shape != shape:
             raise FieldError(f"field {name!r}: expected shape {shape}, found {array.shape}")
         if array.dtype == target:

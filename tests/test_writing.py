@@ -1758,6 +1758,21 @@ def test_arguments_of_no_use_are_refused_in_our_words(create: Callable[..., arch
         run.stats()
 
 
+def test_lists_of_large_integers(create: Callable[..., archive.Run]) -> None:
+    """numpy would make floats of them."""
+    run = create({"observation": archive.Field("uint64", (2,)), "action": archive.Field("int64", (2,))})
+    run.reset([2**64 - 1, 0])
+    run.step([-(2**63), 2**63 - 1], (2**63, 1), 0.0, False, False)
+    assert run["observation"][:].tolist() == [[2**64 - 1, 0], [2**63, 1]]
+    assert run["action"][0].tolist() == [-(2**63), 2**63 - 1]
+    for action in ([2**63, 0], [2**64, 0], [0, -(2**63) - 1]):
+        with pytest.raises(archive.FieldError, match="does not fit"):
+            run.step(action, [0, 0], 0.0, False, False)
+    for observation in ([2**64 - 1, 0.5], [2**64 - 1, None], [2**64 - 1, -1]):
+        with pytest.raises((archive.FieldError, archive.FieldTypeError), match="observation"):
+            run.step([0, 0], observation, 0.0, False, False)
+
+
 def test_open_takes_what_create_takes(path: Path) -> None:
     """The reset mode may change from session to session; the number of environments and the codec may not."""
     gymnasium = pytest.importorskip("gymnasium")
