@@ -11,6 +11,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from checksum cimport fletcher32
+from feistel cimport feistel
 from philox cimport philox
 from search cimport last_at_most
 from sumtree cimport descend, refresh, sum8
@@ -226,6 +227,31 @@ def uniforms(uint64_t seed, uint64_t batch, double[::1] out not None):
             if i % 4 == 0:
                 philox(i // 4 + 1, seed, batch, words)
             out[i] = <double> (words[i % 4] >> 11) * 1.1102230246251565e-16     # 2^-53
+
+
+def permute(const int64_t[::1] index not None, int64_t count, uint64_t seed, uint64_t stream, int64_t[::1] out not None):
+    """Write where a permutation of 0 .. count - 1 sends each index; its keys are the first words of (seed, stream).
+
+    The network spans the smallest even number of bits that holds `count` values; values outside are sent on until
+    they fall inside (Black and Rogaway 2002, "cycle walking").
+    """
+    cdef Py_ssize_t i
+    cdef uint64_t[4] keys
+    cdef uint64_t value
+    cdef int half = 1
+    same_length(index.shape[0], out.shape[0], out.shape[0])
+    for i in range(index.shape[0]):
+        if not 0 <= index[i] < count:
+            raise IndexError(f"permute: {index[i]} of {count}")
+    while half < 31 and count - 1 >> 2 * half:
+        half += 1
+    with nogil:
+        philox(1, seed, stream, keys)
+        for i in range(index.shape[0]):
+            value = feistel(index[i], keys, half)
+            while value >= <uint64_t> count:
+                value = feistel(value, keys, half)
+            out[i] = value
 
 
 # --- which rows may be drawn. Segments are the episodes of each environment in order: those of environment e

@@ -90,6 +90,9 @@ def pick_slots(
 def uniforms(seed: int, batch: int, out: _Floats) -> None:
     """Write numbers in [0, 1): the top 53 bits of Philox words with key (seed, batch), its counter from 1 on."""
 
+def permute(index: _Ints, count: int, seed: int, stream: int, out: _Ints) -> None:
+    """Write where a permutation of 0 .. count - 1 sends each index; its keys are the first words of (seed, stream)."""
+
 @final
 class SumTree:
     """Float64 leaves whose sums are kept, to draw a leaf in proportion to its value."""

@@ -159,7 +159,11 @@ class Assembly:
     def casted(self, name: str, array: Array) -> Array:
         """Return a field in the dtype that option `cast` gives it, or the group it belongs to."""
         dtype = self.options.cast.get(name, self.options.cast.get(name.split("/")[0]))
-        return array if dtype is None else array.astype(dtype)
+        if dtype is None:
+            return array
+        out = self.rows.buffers.take(array.size * np.dtype(dtype).itemsize).view(dtype).reshape(array.shape)
+        np.copyto(out, array, casting="unsafe")  # as astype does
+        return out
 
     def observed(self, name: str, place: Places) -> Array:
         """Return observations, stacked if the field or the option says so."""
@@ -220,12 +224,9 @@ class Assembly:
         result = np.zeros(place.row.shape)
         for number in np.unique(place.number):
             mine = (place.number == number) & (place.row >= 0)
-            low, stop = int(place.low[mine].min(initial=0)), int(place.stop[mine].max(initial=0))
-            row = np.arange(low, stop)[None]
-            whole = Places(
-                *(np.full(row.shape, v) for v in (place.env[mine].max(initial=0), 0, low, stop, stop, number))
-            )
-            ahead = np.append(np.cumsum(self.exact_rewards(whole.at(row))[0, ::-1])[::-1], 0.0)
+            env, low, stop = (int(v[mine].max(initial=0)) for v in (place.env, place.low, place.stop))
+            reward = self.transformed(np.full(stop - low, env), np.arange(low, stop)[:, None])[:, 0]
+            ahead = np.append(np.cumsum(reward[::-1])[::-1], 0.0)
             result[mine] = ahead[place.row[mine] - low]
         return result
 

@@ -43,10 +43,10 @@ class Rows:
 
     def __init__(self, header: Header, path: str, read: Read, memory: int) -> None:
         self.header, self.path, self.read, self.memory = header, path, read, memory
-        slots, buffers = slots_for(header, memory), Buffers()
+        slots, self.buffers = slots_for(header, memory), Buffers()
         try:
             self.columns = {
-                name: Column(header, number, slots[name], read, path, buffers)
+                name: Column(header, number, slots[name], read, path, self.buffers)
                 for number, name in enumerate(header.fields)
             }
         except (MemoryError, OverflowError, ValueError) as error:

@@ -520,3 +520,12 @@ def test_checksum_of_large_chunks(size: int, kind: str) -> None:
     if kind == "last":
         data[-1] = 1
     check_checksum(data)
+
+
+def test_permute_refuses_what_is_outside() -> None:
+    out = np.empty(1, np.int64)
+    for index in (-1, 10):
+        with pytest.raises(IndexError, match="of 10"):
+            _core.permute(np.array([index]), 10, 0, 0, out)
+    with pytest.raises(ValueError, match="lengths"):
+        _core.permute(np.zeros(2, np.int64), 10, 0, 0, out)
