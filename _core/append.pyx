@@ -25,7 +25,7 @@ cdef enum Role:                                     # what of a step a field tak
     OBSERVATION, REWARD, ENDING, PRIORITY, OTHER, FIRST, LAST
 
 cdef tuple ROLES = ("observation", "reward", "ending", "priority", "other", "first", "last")
-cdef tuple ARRAYS = (np.ndarray, np.generic)
+cdef object ARRAY = np.ndarray, SCALAR = np.generic  # no subclasses of arrays: a masked one may hold nothing
 
 
 cdef struct Values:                                 # of one field, all environments
@@ -71,14 +71,12 @@ cdef class PlainField:
     cdef bint take(self, object value, Values *values) except -1:
         """Point `values` at a value in the field's dtype; False if it is not plain."""
         cdef Py_ssize_t axis
-        if self.axes == 0 and not isinstance(value, ARRAYS):
+        if type(value) is not ARRAY and (self.axes or not isinstance(value, SCALAR)):
             values.start = <const uint8_t *> &values.scalar
-            return self.take_number(value, <uint8_t *> &values.scalar)
-        if not isinstance(value, ARRAYS):
-            return False
+            return self.axes == 0 and self.take_number(value, <uint8_t *> &values.scalar)
         try:
             PyObject_GetBuffer(value, &values.view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
-        except (BufferError, ValueError):
+        except (BufferError, ValueError, TypeError):
             return False
         values.held = True
         if values.view.ndim != self.axes:

@@ -41,6 +41,8 @@ class Interrupts:
         self.depth = 0
         self.pending: tuple[int, FrameType | None] | None = None
         self.previous: Any = None
+        self.first: Any = None  # who handled SIGINT before us; `previous` may since be somebody who calls us
+        self.passing = False
 
     def __enter__(self) -> None:
         if threading.get_ident() == MAIN:
@@ -53,19 +55,31 @@ class Interrupts:
                 pending, self.pending = self.pending, None
                 settle_interrupts()
                 if pending:
-                    self.previous(*pending)
+                    self.pass_on(*pending)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Pass SIGINT on, now or when the outermost block is left."""
         if self.depth:
             self.pending = (number, frame)
         else:
+            self.pass_on(number, frame)
+
+    def pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Call who stands before us; if that one calls us in turn, who stood there at first."""
+        if self.passing:
+            self.first(number, frame)
+            return
+        self.passing = True
+        try:
             self.previous(number, frame)
+        finally:
+            self.passing = False
 
     def install(self) -> None:
         """Stand before the present handler of SIGINT; only the main thread can."""
         present = signal.getsignal(signal.SIGINT)
         if threading.get_ident() == MAIN and present != self.handle and callable(present):
+            self.first = present if self.first is None else self.first
             self.previous = present
             signal.signal(signal.SIGINT, self.handle)
 
@@ -73,6 +87,7 @@ class Interrupts:
         """Give SIGINT back, unless somebody stands before us."""
         if threading.get_ident() == MAIN and signal.getsignal(signal.SIGINT) == self.handle:
             signal.signal(signal.SIGINT, self.previous)
+            self.first = None
 
 
 MAIN = threading.main_thread().ident

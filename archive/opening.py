@@ -25,7 +25,7 @@ from .errors import (
     SchemaError,
     StateError,
 )
-from .guard import interrupts, lock
+from .guard import interrupts, lock, settle_interrupts
 from .header import Header
 from .lock import WriterLock
 from .options import UNSET
@@ -33,7 +33,7 @@ from .rows import Rows
 from .run import Run
 from .schema import Schema, autoreset_mode
 from .snapshot import recover, take
-from .source import Source
+from .source import Descriptor, Source
 from .store import Store
 from .writer import Writer
 
@@ -149,12 +149,12 @@ def open(  # noqa: A001 - the name is part of the public contract
 
 def open_reader(target: Path, budget: int) -> Run:
     """Open a run for reading."""
-    fd = os.open(target, os.O_RDONLY | disk.FLAGS)
+    file = Descriptor(os.open(target, os.O_RDONLY | disk.FLAGS), str(target))
     try:
-        header = Header.read(fd, str(target))
-        return Run(target, header, Source(fd, header, str(target), budget))
+        header = Header.read(file.fd, str(target))
+        return Run(target, header, Source(file, header, str(target), budget))
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
 
 
@@ -203,9 +203,9 @@ def open_writer(
 
 def uninterrupted(make: Callable[[], Run]) -> Run:
     """Call `make` with forks and Ctrl-C held back; a run that Ctrl-C came for is closed before that is raised."""
-    interrupts.install()
     run = None
     try:
+        interrupts.install()
         with interrupts, lock:
             run = make()
             if interrupts.pending:
@@ -214,6 +214,7 @@ def uninterrupted(make: Callable[[], Run]) -> Run:
     except BaseException:
         if run is not None:
             run.close()  # nobody will ever hold it
+        settle_interrupts()
         raise
 
 

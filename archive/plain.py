@@ -32,7 +32,7 @@ def is_plain(column: Column, lead: tuple[int, ...]) -> bool:
     field, dtype = column.field, column.dtype
     nested = "/" in column.name and not column.name.startswith("info/")
     known = dtype.isnative and dtype.kind in "biuf" and (column.name not in READ or dtype.char in "fd")
-    stacked = field.stacked is None or field.stack_axis == 0
+    stacked = field.stacked is None or (field.stacked > 1 and field.stack_axis == 0)
     return known and stacked and not nested and field.nbytes > 0 and len(lead + field.arrives) <= MOST_AXES
 
 

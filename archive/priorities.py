@@ -163,11 +163,12 @@ class Priorities:
         ordinal, valid, gone = np.zeros_like(row), np.zeros(len(row), np.bool_), found < 0
         known = np.flatnonzero(found >= 0)
         at, e = found[known], env[known]
-        step, length = row[known] - segments.start[at], rows.episodes.columns["length"][segments.episode[at]]
+        step, number = row[known] - segments.start[at], segments.episode[at]
+        length, has_final = (rows.episodes.columns[name][number] for name in ("length", "final"))
         is_last = at == segments.base[e] + segments.size[e] - 1
         follows = np.where(is_last, rows.rows[e], segments.start[np.minimum(at + 1, len(segments.start) - 1)])
         final = np.zeros(len(row), np.bool_)
-        final[known] = (step == length) & (follows == row[known] + 1)  # otherwise what it led to was given up
+        final[known] = has_final & (step == length) & (follows == row[known] + 1)  # otherwise it was given up
         position(final, IndexRangeError, "the id of a final observation", env << 32 | row)
         ordinal[known], valid[known] = (
             segments.first[at] + step,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 from ._file import ReadView
@@ -19,6 +20,7 @@ class Descriptor:
 
     def __init__(self, fd: int, path: str) -> None:
         self.fd, self.path, self.view = fd, path, ReadView(fd)
+        self.closes = weakref.finalize(self, os.close, fd)  # of a reader that is dropped, too
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the file as the newest snapshot has them."""
@@ -32,16 +34,15 @@ class Descriptor:
 
     def close(self) -> None:
         """Close the descriptor."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self.fd = -1
+        self.closes()
 
 
 class Source:
     """The rows and texts of the newest snapshot of an open file. Positional reads only, so it may be shared by fork."""
 
-    def __init__(self, fd: int, header: Header, path: str, memory: int) -> None:
-        self.file, self.header, self.path = Descriptor(fd, path), header, path
+    def __init__(self, file: Descriptor, header: Header, path: str, memory: int) -> None:
+        self.file, self.header, self.path = file, header, path
         self.rows = Rows(header, path, self.file.read, memory)
         self.record: Record | None = None
         self.texts: dict[str, Any] = {}

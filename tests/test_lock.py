@@ -192,3 +192,32 @@ def test_taking_turns(path):
     with archive.open(path) as run:
         assert differences(run, player.diary) == []
     assert not lock_of(path).exists()
+
+
+def test_a_handler_of_ctrl_c_may_call_the_one_before_it(tmp_path):
+    """Also when it stands between two of our openings; afterwards everything is as it was."""
+    calls = []
+
+    def chain():
+        before = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, lambda *given: (calls.append(1), before(*given)))
+
+    present = signal.getsignal(signal.SIGINT)
+    try:
+        runs = []
+        for name in "abc":
+            runs.append(archive.create(tmp_path / f"{name}.h5", schema(0)))
+            chain()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert 1 <= len(calls) <= 4
+            calls.clear()
+        for run in runs:
+            run.close()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, present)
+    run = archive.create(tmp_path / "d.h5", schema(0))
+    run.close()
+    assert signal.getsignal(signal.SIGINT) is present

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_both_ways_leave_the_same(
         fields["priority"] = archive.Field(priority)
     schema, lead = archive.Schema(fields, num_envs=envs), () if envs is None else (envs,)
     a, b = (archive.create(folder / name, schema, commit_every=None) for name in ("a.h5", "b.h5"))
-    assert (b._file.plain is None) == ("float16" in (reward, priority) or reward == "int32")
+    assert (b._file.plain is None) == ("float16" in (reward, priority) or reward == "int32" or stacked == 1)
     b._file.plain = None
     stack = np.array(value(rng, fields["observation"], lead))
     if stacked:
@@ -182,6 +183,57 @@ def test_python_integers_at_the_edge(tmp_path: Path, dtype: str) -> None:
         assert one.isdigit() == (number in (low, high))
         assert one.isdigit() or "does not fit" in one
     same(*runs)
+    for run in runs:
+        run.close()
+
+
+class Proxy:
+    """What looks like an array and is none, as lazy arrays and mocks do."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    __class__ = property(lambda self: np.ndarray)  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.array, name)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+        return self.array
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Proxy(np.arange(8, dtype="u1")),
+        np.datetime64(5, "s"),
+        np.bytes_(b"12345678"),
+        np.ma.masked_array(np.arange(8, dtype="u1"), np.ones(8, bool)),
+        np.arange(8, dtype="u1").view(np.recarray),
+        memoryview(np.arange(8, dtype="u1")),
+        b"12345678",
+    ],
+    ids=["proxy", "date", "text", "masked", "record array", "memoryview", "bytes"],
+)
+def test_what_is_no_plain_array(tmp_path: Path, action: Any) -> None:
+    """Both ways take it or refuse it alike, and the run goes on."""
+    schema = archive.Schema({"observation": archive.Field("u1", (8,), stacked=1), "action": archive.Field("u1", (8,))})
+    runs = [archive.create(tmp_path / name, schema, commit_every=None) for name in ("a.h5", "b.h5")]
+    runs[1]._file.plain = None
+    plain = archive.Schema({"observation": archive.Field("u1", (8,)), "action": archive.Field("u1", (8,))})
+    runs += [archive.create(tmp_path / name, plain, commit_every=None) for name in ("c.h5", "d.h5")]
+    runs[3]._file.plain = None
+    for run, shape in zip(runs, ((1, 8), (1, 8), (8,), (8,)), strict=True):
+        run.reset(np.zeros(shape, "u1"))
+        run.step(np.zeros(8, "u1"), np.zeros(shape, "u1"), 0.0, False, False)
+    for pair, shape in ((runs[:2], (1, 8)), (runs[2:], (8,))):
+        zero, one = np.zeros(shape, "u1"), np.ones(shape, "u1")
+        steps = [told(partial(run.step, action, zero, 0.0, False, False)) for run in pair]
+        assert steps[0] == steps[1]
+        added = [told(partial(run.add, zero, zero.reshape(8), 0.0, one, False, False)) for run in pair]
+        assert added[0] == added[1]
+        assert added[0].isdigit()
+        same(*pair)
     for run in runs:
         run.close()
 

@@ -462,3 +462,26 @@ def test_a_run_is_pickled_as_where_it_is(tmp_path):
     archive.create(path, schema(0)).close()
     with pytest.raises(archive.StateError, match="was pickled"):
         pickle.loads(data)
+
+
+def test_readers_that_are_dropped_close_their_file(tmp_path):
+    """Nobody has to close what a worker unpickles."""
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        pytest.skip("needs /proc")
+    path = tmp_path / "run.h5"
+    archive.create(path, schema(0)).close()
+    archive.open(path)
+    before = len(list(folder.iterdir()))
+    for _ in range(20):
+        archive.open(path)
+    assert len(list(folder.iterdir())) == before
+    run = archive.open(path)
+    run.close()
+    run.close()
+    assert len(list(folder.iterdir())) == before
+    path.write_bytes(path.read_bytes()[:3000])
+    for _ in range(5):
+        with pytest.raises(archive.ArchiveError):
+            archive.open(path)
+    assert len(list(folder.iterdir())) == before

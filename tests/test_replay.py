@@ -1087,6 +1087,19 @@ def test_updates_of_rows_given_up_are_ignored_and_counted(twin: Callable[..., Tw
     assert replay.state_dict()["priorities"]["largest"] == 1.0
 
 
+def test_a_row_given_up_behind_an_episode_without_final_observation_is_no_final_observation(path: Path) -> None:
+    schema = archive.Schema({"observation": archive.Field("f4"), "action": archive.Field("i8")})
+    with archive.create(path, schema, commit_every=None) as run:
+        row = {"observation": np.zeros(1), "action": np.zeros(1, int), "reward": np.zeros(1)}
+        run.extend({name: np.repeat(value, 3) for name, value in row.items()})
+        run.checkpoint()
+        run.extend(row)
+        run.rewind(run.last_checkpoint)
+        replay = run.replay(sampler=archive.Prioritized())
+        replay.update_priorities([3], [9.0])
+        assert replay.ignored_updates == 1
+
+
 # --- distributions
 
 
