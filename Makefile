@@ -9,7 +9,7 @@ KINDS := release debug coverage sanitize
 SOURCES := setup.py pyproject.toml archive/__init__.py $(wildcard _core/*.p*)
 
 CORE_TESTS := $(addprefix tests/test_,core.py draws.py file_object.py plain.py semantics.py)
-CORE := $(addprefix $(CURDIR)/,_core/core.pyx _core/append.pyx _core/file.pyx $(wildcard _core/*.pxd))
+CORE := $(addprefix $(CURDIR)/,_core/core.pyx _core/rows.pyx _core/append.pyx _core/file.pyx $(wildcard _core/*.pxd))
 SANITIZER := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
     PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 
@@ -37,7 +37,7 @@ lint: place-debug
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy
-	@$(BIN)/python -m mypy.stubtest archive._core archive._append archive._file --ignore-missing-stub --mypy-config-file pyproject.toml
+	@$(BIN)/python -m mypy.stubtest archive._core archive._rows archive._append archive._file --ignore-missing-stub --mypy-config-file pyproject.toml
 
 # sdist, its wheel, and the wheel for every Python from 3.11 on, which is tested with the newest one at hand.
 dist: .venv/ready

@@ -1,4 +1,4 @@
-"""Builds the extensions archive._core, _append and _file; everything else is in pyproject.toml.
+"""Builds the extensions archive._core, _rows, _append and _file; everything else is in pyproject.toml.
 
 ARCHIVE_BUILD  release (default); debug: bounds, views and integer overflow checked, as tests run it;
                coverage: debug with line tracing; sanitize: under address and undefined-behaviour sanitizers
@@ -42,7 +42,7 @@ extensions = [
         extra_link_args=[flag for flag in flags if "sanitize=" in flag],
         py_limited_api=abi3,
     )
-    for name, source in (("_core", "core"), ("_append", "append"), ("_file", "file"))
+    for name, source in (("_core", "core"), ("_rows", "rows"), ("_append", "append"), ("_file", "file"))
 ]
 setup(
     ext_modules=cythonize(

@@ -156,7 +156,7 @@ class Appender:
         for name, frame in self.intake.newest(observations).items():
             column = self.rows.columns[name]
             bytes_ = np.ascontiguousarray(frame).reshape(self.schema.envs, -1).view(np.uint8)
-            result &= (column.pool[column.newest].reshape(bytes_.shape) == bytes_).all(axis=1)
+            result &= (column.memory[column.newest].reshape(bytes_.shape) == bytes_).all(axis=1)
         return result
 
     def end(self, env: Array, done: Mapping[str, Array]) -> None:

@@ -1,4 +1,4 @@
-"""The arrays of a batch, made of its starts: rows by (start, offsets, clamp, mask), then one gather a field."""
+"""The arrays of a batch, made of the places of its starts: rows by (place, window), then one gather a field."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from . import _core, _rows
 from .batch import Batch, decoded, nest, nest_all
+from .column import Column
 from .errors import FieldError, UnknownFieldError
 from .options import EXTRAS, Options
-from .places import Places
+from .places import PARTS, Places
 from .record import ENDED
 from .rows import Rows
-from .schema import is_observation
 from .valid import ValidStarts
+from .window import Window
 
 Array = np.ndarray[Any, Any]
+FLAG_NAMES = ("terminated", "truncated")
 
 
 class Assembly:
-    """Make batches of `rows` under `options`."""
+    """Make batches of `rows` under `options`. Whatever may change later is in the places; rows do not change."""
 
     def __init__(self, rows: Rows, valid: ValidStarts, options: Options) -> None:
         self.rows, self.valid, self.options = rows, valid, options
         fields = rows.header.fields
-        self.readable = [k for k in fields if k not in ("terminated", "truncated", "is_first", "is_last")]
+        self.readable = [k for k in fields if k not in (*FLAG_NAMES, "is_first", "is_last")]
         for name in (*options.offsets, *options.previous):
             self.matching(name)
         self.offset_names = {k for name in options.offsets for k in self.matching(name)}
-        made = {"discount", "weight", "index", "mask", "terminated", "truncated", "is_first", *EXTRAS}
+        made = {"discount", "weight", "index", "mask", *FLAG_NAMES, "is_first", *EXTRAS}
         made |= {f"prev_{name}" for name in options.previous}
         self.cast_late = {name: dtype for name, dtype in options.cast.items() if name in made or name == "reward"}
         for name in options.cast.keys() - made:
             for part in self.matching(name):
                 if rows.columns[part].dtype.kind == "S":
                     raise FieldError(f"cast of {name!r}: field {part!r} is text")
-        for name, field in rows.header.schema.steps.items():
-            stacked = options.stack if options.stack is not None else field.stacked
-            axes = 1 + len(field.shape)
-            if is_observation(name) and stacked and not -axes <= options.stack_axis <= axes:
-                raise FieldError(f"stack_axis {options.stack_axis}: stacks of field {name!r} have {axes} axes")
+        self.windows = {k: Window(rows.columns[k], options) for k in self.readable}
+        self.nests = any("/" in k or rows.columns[k].dtype.kind == "S" for k in self.readable)
+        self.discounts = np.power(options.gamma, np.arange(options.n_step + 1)).astype(np.float32)
 
     def matching(self, name: str) -> list[str]:
         """Return the fields that a name stands for: itself, or all parts of it."""
@@ -53,93 +53,81 @@ class Assembly:
 
     # --- whole batches
 
-    def make(self, env: Array, row: Array, weight: Array, fields: Sequence[str] | None) -> Batch:
-        """Return the batch that starts at these rows."""
+    def places(self, starts: Places) -> Places:
+        """Return the rows that a batch of these starts is made of."""
+        return starts if self.options.sequence_length is None else self.sequence(starts)
+
+    def make(self, index: Array, weight: Array, place: Places, fields: Sequence[str] | None = None) -> Batch:
+        """Return the batch of these places."""
         names = self.readable if fields is None else [k for f in fields for k in self.matching(f)]
-        kind = self.transitions if self.options.sequence_length is None else self.sequences
-        arrays = {**kind(env, row, names), "index": env << 32 | row, "weight": weight}
+        arrays = self.transitions(place, names) if self.options.sequence_length is None else self.rows_of(place, names)
+        arrays["index"], arrays["weight"] = index, weight
         for name, dtype in self.cast_late.items():
             if name in arrays:
                 arrays[name] = mapped(arrays[name], methodcaller("astype", dtype))
         return Batch(arrays)
 
-    def transitions(self, env: Array, row: Array, names: list[str]) -> dict[str, Any]:
+    def transitions(self, place: Places, names: list[str]) -> dict[str, Any]:
         """Return observation, what was done, n-step return and next observation of each start."""
-        place = self.places(env, row)
-        shorten = self.options.missing_final == "shorten"
-        beyond = (place.high >= place.stop) | self.rows.episodes.columns["terminated"][place.number]
-        steps = np.minimum(self.options.n_step, place.stop - (shorten & ~beyond) - place.row)
-        at_end = place.row + steps == place.stop
-        flags = {k: self.rows.episodes.columns[k][place.number] & at_end for k in ("terminated", "truncated")}
-        ahead = place.at(np.where(at_end & (place.high < place.stop), -1, place.row + steps))
-        plain = [k for k in names if k not in self.offset_names]
-        read = {k: v[:, 0] for k, v in self.read(plain, place).items()}
-        moved, mask = self.at_offsets(env, row, names)
-        arrays = self.nested({**read, **moved})
-        seen = {k: self.casted(k, self.observed(k, ahead)[:, 0]) for k in plain if is_observation(k)}
+        count, options = len(place.row), self.options
+        ahead, flags = np.empty((2, count), np.int64), np.empty((2, count), np.bool_)
+        discount, shorten = np.empty(count, np.float32), options.missing_final == "shorten"
+        _rows.look_ahead(place.block, options.n_step, shorten, self.discounts, ahead, flags.view(np.uint8), discount)
+        windows = [self.windows[k] for k in names if k not in self.offset_names]
+        arrays: dict[str, Any] = {w.name: w.read(place) for w in windows if w.name != "reward"}
+        seen = {w.name: w.read(place, ahead[1]) for w in windows if w.observed}
+        moved, mask = self.at_offsets(place, names) if options.offsets else ({}, {})
+        arrays = self.nested({**arrays, **moved})
         if seen:
             arrays["next_observation"] = self.nested(seen)["observation"]
-        if "reward" in plain:
-            arrays["reward"] = self.returns(place, steps)
-        discount = np.where(flags["terminated"], 0.0, np.power(self.options.gamma, steps)).astype(np.float32)
-        more = {**flags, "discount": discount, **self.asked_for(place)}
-        arrays |= mapped(more, lambda array: array[:, 0])
+        if "reward" in names and "reward" not in self.offset_names:
+            arrays["reward"] = self.returns(place, ahead[0])
+        arrays |= dict(zip(FLAG_NAMES, flags, strict=True)) | {"discount": discount, **self.asked_for(place)}
         return arrays | ({"mask": mask} if mask else {})
 
-    def sequences(self, env: Array, row: Array, names: list[str]) -> dict[str, Any]:
-        """Return burn_in + sequence_length rows from each start on (up to it with pad="left")."""
-        count = self.options.burn_in + (self.options.sequence_length or 0)
-        offset = np.arange(count) - (count - 1 if self.options.pad == "left" else 0)
-        place = self.window(env, row, row[:, None] + offset)
-        if self.options.time_major:
-            place = place.transposed()
+    def rows_of(self, place: Places, names: list[str]) -> dict[str, Any]:
+        """Return the rows (B, T) of sequences, or (T, B)."""
+        place = place.transposed() if self.options.time_major else place
         there = place.row >= 0
         mask = there & (place.row < place.stop)
         last = mask & (place.row == place.stop - 1)
-        flags = {k: last & self.rows.episodes.columns[k][place.number] for k in ("terminated", "truncated")}
-        arrays = self.nested(self.read(names, place))
+        flags = {k: last & (place.flags & bit > 0) for k, bit in zip(FLAG_NAMES, (1, 2), strict=True)}
+        arrays = self.nested({k: self.windows[k].read(place) for k in names if k != "reward"})
         if "reward" in names:
             arrays["reward"] = self.rewards(place)
         discount = np.where(mask & ~flags["terminated"], self.options.gamma, 0.0).astype(np.float32)
         first = there & (place.row == place.low)
         return arrays | {**flags, "discount": discount, "is_first": first, "mask": mask, **self.asked_for(place)}
 
-    def window(self, env: Array, row: Array, where: Array) -> Places:
-        """Return rows (B, J) around each start, -1 for those that a sequence must not run into."""
-        episodes = self.rows.episodes
-        envs = np.repeat(env, where.shape[1])
-        first = self.valid.segment_of(env, row)
-        if self.options.within_episode:
-            found = np.repeat(first, where.shape[1])
-        else:
-            found = self.valid.segment_of(envs, np.ascontiguousarray(where.reshape(-1)))
-        at = np.maximum(found, 0)
-        place = self.places_in(at, envs, where.reshape(-1)).reshaped(*where.shape)
-        chain = self.valid.chain
+    def sequence(self, starts: Places) -> Places:
+        """Return burn_in + sequence_length rows (B, T) from each start on (up to it with pad="left").
+
+        -1 stands for those that a sequence must not run into.
+        """
+        count = self.options.burn_in + (self.options.sequence_length or 0)
+        where = starts.row[:, None] + (np.arange(count) - (count - 1 if self.options.pad == "left" else 0))
+        env, flat, episodes = np.repeat(starts.env, count), where.reshape(-1), self.rows.episodes
+        first = self.valid.segment_of(starts.env, starts.row)
+        found = np.repeat(first, count) if self.options.within_episode else self.valid.segment_of(env, flat)
+        at, chain = np.maximum(found, 0), self.valid.chain
+        place = Places(self.valid.places(env, flat, at).block.reshape(PARTS, *where.shape))
         same = (found >= 0).reshape(where.shape) & (chain[at].reshape(where.shape) == chain[first][:, None])
         ended = (place.number != episodes.current[place.env]) | (self.rows.states[place.env] == ENDED)
         behind = np.where(ended, place.high + 1, place.stop)
-        return place.at(np.where(same & (where >= place.low) & (where < behind), where, -1))
+        place.row[...] = np.where(same & (where >= place.low) & (where < behind), where, -1)
+        return place
 
-    # --- parts of batches, all (B, J, ...)
+    def wanted(self, place: Places) -> list[tuple[Column, list[int]]]:
+        """Return the chunks that are not in memory, of the fields whose rows are the batch."""
+        found, next_row = [], np.minimum(place.row + self.options.n_step, place.high)
+        for window in self.windows.values():
+            rows = [place.row, next_row] if window.observed and self.options.sequence_length is None else [place.row]
+            chunks = {chunk for row in rows for chunk in window.missing(place, row)}
+            if chunks:
+                found.append((window.column, sorted(chunks)))
+        return found
 
-    def places(self, env: Array, row: Array) -> Places:
-        """Return where rows lie, as (B, 1)."""
-        return self.places_in(self.valid.segment_of(env, row), env, row).reshaped(len(row), 1)
-
-    def places_in(self, segment: Array, env: Array, row: Array) -> Places:
-        """Return places whose segments are known."""
-        segments, columns = self.rows.episodes.segments, self.rows.episodes.columns
-        number, low = segments.episode[segment], segments.start[segment]
-        stop = low + columns["length"][number]
-        return Places(env, row, low, stop, stop - 1 + columns["final"][number], number)
-
-    def read(self, names: list[str], place: Places) -> dict[str, Array]:
-        """Return fields at these rows, by name; the reward is made elsewhere."""
-        read = {
-            k: self.observed(k, place) if is_observation(k) else self.acted(k, place) for k in names if k != "reward"
-        }
-        return {k: self.casted(k, v) for k, v in read.items()}
+    # --- parts of batches
 
     def asked_for(self, place: Places) -> dict[str, Any]:
         """Return what the options `previous` and `extras` ask for."""
@@ -148,68 +136,41 @@ class Assembly:
             return arrays
         before = place.at(np.where(place.row > place.low, place.row - 1, -1))
         for name in self.options.previous:
-            found = {k: self.rewards(before) if k == "reward" else self.acted(k, before) for k in self.matching(name)}
+            found = {k: self.rewards(before) if k == "reward" else self.previous(k, before) for k in self.matching(name)}
             arrays[f"prev_{name}"] = nest(name, decoded(found), self.rows.header.schema.tuples)
         return arrays | {name: self.extra(name, place) for name in self.options.extras}
 
-    def nested(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
-        """Return fields by name with the parts of observation and action nested as they arrived."""
-        return nest_all(dict(arrays), self.rows.header.schema.tuples)
-
-    def casted(self, name: str, array: Array) -> Array:
-        """Return a field in the dtype that option `cast` gives it, or the group it belongs to."""
-        dtype = self.options.cast.get(name, self.options.cast.get(name.split("/")[0]))
-        if dtype is None:
-            return array
-        out = self.rows.buffers.take(array.size * np.dtype(dtype).itemsize).view(dtype).reshape(array.shape)
-        np.copyto(out, array, casting="unsafe")  # as astype does
-        return out
-
-    def observed(self, name: str, place: Places) -> Array:
-        """Return observations, stacked if the field or the option says so."""
+    def previous(self, name: str, before: Places) -> Array:
+        """Return a field one row earlier, as it is stored."""
         column = self.rows.columns[name]
-        stacked = self.options.stack if self.options.stack is not None else column.field.stacked
-        count = stacked or 1
-        padding = self.options.padding or column.field.padding or "zero"
-        row, low = (np.ascontiguousarray(v.reshape(-1)) for v in (place.row, place.low))
-        where = np.empty((row.size, count), np.int64)
-        _core.windows(row, np.arange(1 - count, 1), low, row, padding == "repeat", where)
-        found = column.gather(np.ascontiguousarray(place.env.reshape(-1)), where)
-        found = found.reshape(*place.row.shape, count, *column.field.shape)
-        if not stacked:
-            return found[:, :, 0]
-        axis = self.options.stack_axis
-        return found if axis == 1 else np.moveaxis(found, 2, 1 + axis if axis >= 0 else axis)
+        row = np.where(before.row < before.stop, before.row, -1).reshape(-1)
+        return column.windows(before.flat, row).reshape(*before.shape, *column.field.shape)
 
-    def acted(self, name: str, place: Places) -> Array:
-        """Return a field that is known only for transitions: zeros at final observations."""
-        return self.plain(name, place.at(np.where(place.row < place.stop, place.row, -1)))
+    def nested(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        """Return fields by name with the parts of observation and action nested as they arrived, text as str."""
+        return nest_all(arrays, self.rows.header.schema.tuples) if self.nests else arrays
 
     def rewards(self, place: Places) -> Array:
         """Return transformed rewards, float32; 0 where there is none."""
-        return self.exact_rewards(place).astype(np.float32)
-
-    def exact_rewards(self, place: Places) -> Array:
-        """Return transformed rewards, float64; 0 where there is none."""
         row = np.where(place.row < place.stop, place.row, -1)
-        return self.transformed(place.env.reshape(-1), row.reshape(-1, 1)).reshape(row.shape)
+        with np.errstate(over="ignore"):
+            return self.transformed(place.flat, row.reshape(-1)).reshape(row.shape).astype(np.float32)
 
-    def transformed(self, env: Array, row: Array) -> Array:
-        """Return the transformed rewards of rows (B, J), float64; 0 where the row is -1."""
-        reward = self.rows.columns["reward"].gather(np.ascontiguousarray(env), row).astype(np.float64)
+    def transformed(self, place: Array, row: Array) -> Array:
+        """Return the transformed rewards of rows (B,), float64; 0 where the row is -1."""
+        reward = self.rows.columns["reward"].windows(place, row)[:, 0].astype(np.float64)
         reward = reward * self.options.reward_scale + self.options.reward_shift
         if self.options.reward_clip is not None:
             reward = np.clip(reward, *self.options.reward_clip)
         return np.where(row >= 0, reward, 0.0)
 
     def returns(self, place: Places, steps: Array) -> Array:
-        """Return the n-step sums (B,) of starts (B, 1): transformed first, added in float64, float32."""
-        ahead = np.arange(self.options.n_step)
-        row = np.where(ahead < steps, place.row + ahead, -1)
-        reward, total = self.transformed(place.env[:, 0], row), np.empty(len(steps))
-        _core.returns(reward, steps[:, 0], self.options.gamma, total)
-        with np.errstate(over="ignore"):
-            return total.astype(np.float32)
+        """Return the n-step sums (B,): transformed first, added in float64, float32."""
+        options, total = self.options, np.empty(len(steps), np.float32)
+        reward = self.rows.columns["reward"].windows(place.block, place.row, 0, options.n_step).astype(np.float64)
+        low, high = options.reward_clip or (-np.inf, np.inf)
+        _core.returns(reward, steps, options.reward_scale, options.reward_shift, low, high, options.gamma, total)
+        return total
 
     def extra(self, name: str, place: Places) -> Array:
         """Return timestep, episode, remaining or return_to_go of rows; 0 where there is no row."""
@@ -221,39 +182,30 @@ class Assembly:
 
     def returns_to_go(self, place: Places) -> Array:
         """Return the sum of transformed rewards from each row to the end of its episode. Reads each episode once."""
-        result = np.zeros(place.row.shape)
+        result = np.zeros(place.shape)
         for number in np.unique(place.number):
             mine = (place.number == number) & (place.row >= 0)
             env, low, stop = (int(v[mine].max(initial=0)) for v in (place.env, place.low, place.stop))
-            reward = self.transformed(np.full(stop - low, env), np.arange(low, stop)[:, None])[:, 0]
+            row = np.arange(low, stop)
+            reward = self.transformed(Places.outside(np.full(stop - low, env), row).block, row)
             ahead = np.append(np.cumsum(reward[::-1])[::-1], 0.0)
             result[mine] = ahead[place.row[mine] - low]
         return result
 
     # --- any field at any offsets
 
-    def at_offsets(self, env: Array, row: Array, names: list[str]) -> tuple[dict[str, Array], dict[str, Array]]:
+    def at_offsets(self, place: Places, names: list[str]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the fields of option `offsets` (B, offsets, *shape), clamped to the episode, and which were inside."""
         read, mask = {}, {}
         for given, offsets in self.options.offsets.items():
             for name in sorted(set(self.matching(given)) & set(names)):
-                place, mask[name] = self.clamped(env, row, np.array(offsets), is_observation(name))
-                read[name] = self.rewards(place) if name == "reward" else self.casted(name, self.plain(name, place))
+                window = self.windows[name]
+                where = place.row[:, None] + np.array(offsets)
+                last = place.high if window.observed else place.stop - 1
+                inside = place.at(np.clip(where, place.low[:, None], last[:, None]))
+                mask[name] = inside.row == where
+                read[name] = self.rewards(inside) if name == "reward" else window.plain(inside, inside.row)
         return read, mask
-
-    def plain(self, name: str, place: Places) -> Array:
-        """Return the rows of a field as they are."""
-        column = self.rows.columns[name]
-        env, row = (np.ascontiguousarray(v.reshape(-1)) for v in (place.env, place.row))
-        return column.gather(env, row[:, None]).reshape(*place.row.shape, *column.field.shape)
-
-    def clamped(self, env: Array, row: Array, offsets: Array, observation: bool) -> tuple[Places, Array]:
-        """Return the places at offsets from each row, clamped to its episode, and which needed no clamping."""
-        first = self.places(env, row)
-        where = row[:, None] + offsets
-        place = first.spread(where.shape)
-        inside = np.clip(where, place.low, place.high if observation else place.stop - 1)
-        return place.at(inside), inside == where
 
 
 def mapped(value: Any, change: Callable[[Array], Array]) -> Any:

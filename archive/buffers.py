@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,19 @@ class Buffers:
 
     def __init__(self) -> None:
         self.kept: list[Array] = []
+        self.lock = threading.Lock()  # from looking at a buffer until it is held
 
-    def take(self, nbytes: int) -> Array:
-        """Return `nbytes` bytes of no known content that nobody else holds."""
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return an array of no known content whose memory nobody else holds."""
+        nbytes = prod(shape) * dtype.itemsize
         if not SMALLEST <= nbytes <= LARGEST:
-            return np.empty(nbytes, np.uint8)
+            return np.empty(shape, dtype)
+        with self.lock:
+            buffer = self.buffer(nbytes)
+        return buffer.view(dtype).reshape(shape)
+
+    def buffer(self, nbytes: int) -> Array:
+        """Return a kept buffer that nobody looks at, or a new one."""
         for at in range(len(self.kept)):
             if sys.getrefcount(self.kept[at]) == UNUSED and self.kept[at].nbytes == nbytes:
                 return self.kept[at]

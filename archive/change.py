@@ -6,12 +6,14 @@ from typing import Any, Protocol
 
 from .errors import StateError
 from .guard import interrupts, lock
+from .rows import Rows
 
 
 class Changeable(Protocol):
     """What is changed."""
 
     broken: BaseException | None
+    rows: Rows
 
     def require_usable(self) -> None:
         """Raise StateError if it must not be changed any more."""
@@ -34,6 +36,7 @@ class Change:
             raise
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.writer.rows.version += 1
         if error is not None:
             self.writer.broken = error
         lock.release()

@@ -61,8 +61,8 @@ def encode(rows: np.ndarray[Any, Any], itemsize: int, codec: Codec, trailer: Tra
     return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
 
 
-def decode(data: bytes, itemsize: int, codec: Codec, expected: Trailer, out: np.ndarray[Any, Any], where: str) -> None:
-    """Decode a chunk into `out` (uint8, its decoded size), or raise DamagedError naming `where`.
+def decode(data: bytes, size: int, codec: Codec, expected: Trailer, where: str) -> bytes:
+    """Return the `size` bytes of a chunk, still shuffled, or raise DamagedError naming `where`.
 
     Checked: the checksum, and that the trailer names the run, field, environment and first row of `expected`.
     """
@@ -73,16 +73,21 @@ def decode(data: bytes, itemsize: int, codec: Codec, expected: Trailer, out: np.
     if trailer is None or identity(trailer) != identity(expected) or trailer.packed != len(body) - Trailer.SIZE:
         raise DamagedError(f"{where}: expected {identity(expected)}, found {trailer and identity(trailer)}")
     try:
-        raw = codec.decode(body[: trailer.packed], len(out))
+        raw = codec.decode(body[: trailer.packed], size)
     except CODEC_ERRORS as error:
         raise DamagedError(f"{where}: {error}") from error
-    if len(raw) != len(out):
-        raise DamagedError(f"{where}: expected {len(out)} bytes, found {len(raw)}")
-    decoded = np.frombuffer(raw, np.uint8)
+    if len(raw) != size:
+        raise DamagedError(f"{where}: expected {size} bytes, found {len(raw)}")
+    return raw
+
+
+def spread(decoded: bytes, itemsize: int, out: np.ndarray[Any, Any]) -> None:
+    """Write the rows of a decoded chunk into `out` (uint8, of the same size)."""
+    shuffled = np.frombuffer(decoded, np.uint8)
     if itemsize > 1:
-        _core.unshuffle(decoded, out, itemsize)
+        _core.unshuffle(shuffled, out, itemsize)
     else:
-        out[:] = decoded
+        out[:] = shuffled
 
 
 def identity(trailer: Trailer) -> tuple[bytes, int, int, int]:

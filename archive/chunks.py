@@ -50,7 +50,7 @@ class Chunks:
         if not column.field.nbytes:
             return -1, 0
         first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
-        raw = column.bytes_of(column.table.slot(chunk))
+        raw = column.bytes_of(column.pool.slot(chunk))
         trailer = self.rows.header.trailer(column.number, env, first, rows, self.epoch)
         return self.store.write_chunk(
             column.number, chunk, first + rows, encode(raw, column.dtype.itemsize, column.codec, trailer)

@@ -5,23 +5,29 @@ The rows still being written live in the same pool, in pinned slots, so reading 
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from . import _core
+from ._rows import Pool
 from .buffers import Buffers
-from .chunk import decode
+from .chunk import decode, spread
 from .codec import CODECS
-from .errors import DamagedError, MemoryBudgetError
+from .errors import ArchiveError, DamagedError, MemoryBudgetError
 from .header import Header
+from .places import Places
 
 Array = np.ndarray[Any, Any]
 
 
 class Column:
-    """The rows of field `number`, `slots` chunks of them decoded in memory."""
+    """The rows of field `number`, `slots` chunks of them decoded in memory.
+
+    `lock` is held while the pool changes and while rows are copied out of it, not while chunks are read and decoded.
+    """
 
     def __init__(
         self,
@@ -30,19 +36,21 @@ class Column:
         slots: int,
         read: Callable[[int, int], bytes],
         path: str,
-        buffers: Buffers | None = None,
+        buffers: Buffers,
+        lock: threading.RLock,
     ) -> None:
         self.name = header.fields[number]
         self.field = header.schema.steps[self.name]
-        self.header, self.number, self.read, self.path = header, number, read, path
+        self.header, self.number, self.read, self.path, self.lock = header, number, read, path, lock
         self.envs, self.chunk_rows = header.schema.envs, header.rows[self.name]
-        self.dtype, self.buffers = np.dtype(self.field.dtype), buffers or Buffers()
+        self.dtype, self.buffers = np.dtype(self.field.dtype), buffers
         self.codec = CODECS[header.codec(self.name)]
-        self.table = _core.ChunkTable(slots)
-        self.pool = np.empty((slots * self.chunk_rows, self.field.nbytes), np.uint8)
-        self.values = self.pool.reshape(-1).view(self.dtype).reshape(len(self.pool), *self.field.shape)
+        self.memory = np.empty((slots * self.chunk_rows, self.field.nbytes), np.uint8)
+        self.values = self.memory.reshape(-1).view(self.dtype).reshape(len(self.memory), *self.field.shape)
+        self.pool = Pool(self.memory, self.envs, self.chunk_rows)
         self.open: set[int] = set()  # chunks with rows that are not in the file as a full chunk yet
         self.newest = np.zeros(self.envs, np.int64)  # of a writer: where in the pool each environment's last row is
+        self.loads = 0  # how often a chunk had to be read
         self.offset = np.full(64, -1, np.int64)
         self.size = np.zeros(64, np.int64)
 
@@ -56,15 +64,15 @@ class Column:
             self.size = np.concatenate([self.size, np.zeros(room - len(self.size), np.int64)])
         self.offset[chunk], self.size[chunk] = offset, size
 
-    def fetch(self, chunk: int, slot: int) -> None:
-        """Read and decode a chunk of the file into a slot."""
+    def fetch(self, chunk: int) -> bytes:
+        """Return the decoded bytes of a chunk of the file, still shuffled."""
         first, env = chunk // self.envs * self.chunk_rows, chunk % self.envs
         where = f"{self.path}: field {self.name!r}, environment {env}, rows from {first}"
         if chunk >= len(self.offset) or self.offset[chunk] < 0:
             raise DamagedError(f"{where}: the chunk is missing")
         data = self.read(int(self.offset[chunk]), int(self.size[chunk]))
         expected = self.header.trailer(self.number, env, first, self.chunk_rows, 0)
-        decode(data, self.dtype.itemsize, self.codec, expected, self.bytes_of(slot), where)
+        return decode(data, self.chunk_rows * self.field.nbytes, self.codec, expected, where)
 
     # --- the pool
 
@@ -72,46 +80,52 @@ class Column:
         """Return the decoded bytes of a slot, one dimension."""
         if slot < 0:
             raise MemoryBudgetError(f"{self.path}: field {self.name!r}: a chunk being written is not in memory")
-        return self.pool[slot * self.chunk_rows : (slot + 1) * self.chunk_rows].reshape(-1)
+        return self.memory[slot * self.chunk_rows : (slot + 1) * self.chunk_rows].reshape(-1)
 
     def claim(self, chunk: int) -> int:
         """Give a chunk a slot."""
-        slot: int = self.table.claim(chunk)
+        slot: int = self.pool.claim(chunk)
         if slot < 0:
             raise MemoryBudgetError(f"{self.path}: field {self.name!r}: a batch needs more chunks than memory holds")
         return slot
 
     def load(self, chunk: int) -> None:
         """Bring a chunk of the file into the pool."""
-        slot = self.claim(chunk)
-        if not self.field.nbytes:
-            return  # a field of no elements has no chunks
-        try:
-            self.fetch(chunk, slot)
-        except BaseException:
-            self.table.drop(chunk)
-            raise
+        decoded = self.fetch(chunk) if self.field.nbytes else b""  # a field of no elements has no chunks
+        with self.lock:
+            self.loads += 1
+            if self.pool.slot(chunk) < 0:
+                spread(decoded, self.dtype.itemsize, self.bytes_of(self.claim(chunk)))
+
+    def load_ahead(self, chunks: list[int]) -> None:
+        """Bring chunks into the pool as far as there is room; what cannot be read will be missed when it is needed."""
+        for chunk in chunks:
+            with contextlib.suppress(OSError, ArchiveError):
+                self.load(chunk)
 
     def begin(self, chunk: int) -> int:
         """Open a chunk for writing, zeroed and pinned; return where in the pool its first row is."""
-        if chunk not in self.open:
-            self.table.begin_turn()  # no gather is going on, so nothing but open chunks must stay
-            slot = self.claim(chunk)
-            self.table.pin(chunk, True)
-            self.open.add(chunk)
-            self.bytes_of(slot)[:] = 0
-        return int(self.table.slot(chunk)) * self.chunk_rows
+        with self.lock:
+            if chunk not in self.open:
+                self.pool.begin_turn()  # no gather is going on, so nothing but open chunks must stay
+                slot = self.claim(chunk)
+                self.pool.pin(chunk, True)
+                self.open.add(chunk)
+                self.bytes_of(slot)[:] = 0
+            return int(self.pool.slot(chunk)) * self.chunk_rows
 
     def written(self, chunk: int, offset: int, size: int) -> None:
         """Note that an open chunk is in the file now; its rows stay cached."""
-        self.locate(chunk, offset, size)
-        self.table.pin(chunk, False)
-        self.open.discard(chunk)
+        with self.lock:
+            self.locate(chunk, offset, size)
+            self.pool.pin(chunk, False)
+            self.open.discard(chunk)
 
     def forget(self, chunk: int) -> None:
         """Drop a chunk from the pool, open or not."""
-        self.table.drop(chunk)
-        self.open.discard(chunk)
+        with self.lock:
+            self.pool.drop(chunk)
+            self.open.discard(chunk)
 
     # --- rows
 
@@ -127,46 +141,61 @@ class Column:
         """Point at an environment's last row after rows were appended by `put` or restored."""
         if rows:
             chunk = (rows - 1) // self.chunk_rows * self.envs + env
-            self.newest[env] = self.table.slot(chunk) * self.chunk_rows + (rows - 1) % self.chunk_rows
+            self.newest[env] = self.pool.slot(chunk) * self.chunk_rows + (rows - 1) % self.chunk_rows
 
     def put(self, env: Array, row: Array, values: Array) -> None:
         """Write one row per entry into open chunks, opening those that begin."""
-        where = np.empty((len(row), 1), np.int64)
-        for chunk in self.table.resolve(env, row[:, None], self.envs, self.chunk_rows, where):
-            self.begin(chunk)
-        if where.min(initial=0) < 0:
-            self.table.resolve(env, row[:, None], self.envs, self.chunk_rows, where)
-        self.values[where[:, 0]] = values
+        where = np.empty(len(row), np.int64)
+        with self.lock:
+            if not self.pool.find(env, row, where):
+                for chunk in np.unique((row // self.chunk_rows * self.envs + env)[where < 0]).tolist():
+                    self.begin(chunk)
+                self.pool.find(env, row, where)
+            self.values[where] = values
 
-    def gather(self, env: Array, row: Array, out: Array | None = None) -> Array:
-        """Return rows (B, J, *shape): row[i, j] of environment env[i]; -1 gives zeros. Cost: one copy of the output."""
-        if out is None:
-            memory = self.buffers.take(row.size * self.field.nbytes)
-            out = memory.view(self.dtype).reshape(*row.shape, *self.field.shape)
-        flat = out.reshape(-1).view(np.uint8).reshape(row.size, self.field.nbytes)
-        piece = self.items_at_once(row)
-        where = np.empty(row.shape, np.int64)
+    def windows(self, place: Array, row: Array, ahead: int = 0, count: int = 1, repeat: bool = False) -> Array:
+        """Return rows row[i] + ahead .. row[i] + ahead + count - 1 of places (PARTS, B), as (B, count, *shape).
+
+        In front of the episode stand zeros, or its first row with `repeat`; for row -1 and behind its end zeros.
+        Cost: one copy of the output.
+        """
+        out = self.buffers.take((len(row), count, *self.field.shape), self.dtype)
+        if len(row) * count <= self.pool.limit - len(self.open):
+            self.fill(place, row, ahead, count, repeat, out)
+            return out
+        piece = self.items_at_once(count)
         for k in range(0, len(row), piece):
             part = slice(k, k + piece)
-            missing = self.table.resolve(env[part], row[part], self.envs, self.chunk_rows, where[part])
-            for chunk in missing:
-                self.load(chunk)
-            if missing:
-                self.table.resolve(env[part], row[part], self.envs, self.chunk_rows, where[part])
-            spread = row.shape[1]
-            _core.gather(self.pool, where[part].reshape(-1), flat[k * spread : (k + piece) * spread])
+            self.fill(np.ascontiguousarray(place[:, part]), row[part], ahead, count, repeat, out[part])
         return out
 
-    def items_at_once(self, row: Array) -> int:
-        """Return of how many items the chunks are sure to fit the pool together."""
-        free: int = self.table.limit - len(self.open)
-        if row.size <= free:
-            return max(len(row), 1)
-        low = np.where(row < 0, row.max(axis=1, keepdims=True), row).min(axis=1)
-        reach = int((row.max(axis=1) - low).max())
-        return max(1, free // int(min(row.shape[1], reach // self.chunk_rows + 2)))
+    def fill(self, place: Array, row: Array, ahead: int, count: int, repeat: bool, out: Array) -> None:
+        """Copy windows that fit into memory together."""
+        with self.lock:
+            if self.pool.gather(place, row, ahead, count, repeat, out):
+                return
+            missing = self.pool.missing(place, row, ahead, count, repeat)
+        self.load_ahead(missing)
+        with self.lock:  # what other threads have taken out again meanwhile, and what could not be read
+            while not self.pool.gather(place, row, ahead, count, repeat, out):
+                for chunk in self.pool.missing(place, row, ahead, count, repeat):
+                    self.load(chunk)
+
+    def missing(self, place: Array, row: Array, ahead: int, count: int, repeat: bool) -> list[int]:
+        """Return the chunks that windows of these rows would have to load."""
+        with self.lock:
+            return list(self.pool.missing(place, row, ahead, count, repeat))
+
+    def items_at_once(self, count: int) -> int:
+        """Return of how many windows the chunks are sure to fit into memory together."""
+        free: int = self.pool.limit - len(self.open)
+        return max(1, free // min(count, (count - 1) // self.chunk_rows + 2))
+
+    def gather(self, env: Array, row: Array) -> Array:
+        """Return rows (B, *shape): row[i] of environment env[i]; -1 gives zeros."""
+        return self.windows(Places.outside(env, row).block, row)[:, 0]
 
     def rows(self, env: int, start: int, stop: int) -> Array:
         """Return rows start to stop of one environment."""
-        row = np.arange(start, stop)[:, None]
-        return self.gather(np.full(len(row), env), row)[:, 0]
+        row = np.arange(start, stop)
+        return self.gather(np.full(len(row), env), row)

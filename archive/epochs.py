@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from .places import Places
 from .valid import ValidStarts
 
 Array = np.ndarray[Any, Any]
@@ -30,9 +31,9 @@ class Epochs:
         self.number, self.position = self.number + 1, 0
         self.until, self.skip = self.valid.until.copy(), self.valid.skip.copy()
 
-    def draw(self, count: int) -> tuple[Array, Array]:
-        """Return environment and row of the next `count` starts, passing over those that left the capacity."""
-        envs, rows, left = [], [], count
+    def draw(self, count: int) -> Places:
+        """Return the next `count` starts, passing over those that left the capacity."""
+        found, left = [], count
         while left:
             if self.position >= int(self.until[-1]):
                 self.begin()
@@ -40,12 +41,11 @@ class Epochs:
             rank = np.arange(self.position, stop)
             _core.permute(rank, int(self.until[-1]), self.seed, FIRST + self.number, rank)
             self.position = stop
-            env, row = self.valid.pick(rank, self.until, self.skip)
-            kept = self.valid.is_kept(env, row)
-            envs.append(env[kept])
-            rows.append(row[kept])
+            places = self.valid.pick(rank, self.until, self.skip)
+            kept = self.valid.is_kept(places.env, places.row)
+            found.append(places.block.compress(kept, axis=1))
             left -= int(kept.sum())
-        return np.concatenate(envs), np.concatenate(rows)
+        return Places(np.ascontiguousarray(np.concatenate(found, axis=1)))
 
     def state(self) -> dict[str, Any]:
         """Return what a later replay needs to go on within the pass."""

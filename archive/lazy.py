@@ -70,7 +70,7 @@ class LazyColumn:
         flat_rows[flat_rows >= self._lengths[flat_envs]] = -1
         with lock:
             self._owner.require_open()
-            found = self._column.gather(flat_envs, flat_rows[:, None])
+            found = self._column.gather(flat_envs, flat_rows)
         return found.reshape((*rows.shape, *self._column.field.shape))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

@@ -1,10 +1,12 @@
-"""Saying which of many values is wrong."""
+"""Ids of rows, and saying which of many values is wrong."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+from .errors import IndexRangeError
 
 Array = np.ndarray[Any, Any]
 
@@ -14,3 +16,10 @@ def position(bad: Array, error: type[Exception], what: str, values: Array) -> No
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         raise error(f"position {at}: {values[at]} is {what}")
+
+
+def split(ids: Array, envs: int) -> tuple[Array, Array]:
+    """Return environment and row of ids."""
+    env = ids >> 32
+    position((ids < 0) | (env >= envs), IndexRangeError, "of an environment that does not exist", ids)
+    return env, ids & 0xFFFFFFFF

@@ -85,7 +85,7 @@ def create_writer(
         store = Store(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | disk.FLAGS, 0o644), str(target))
         held.claim(store.file.fd, target)
         store.lay_out(schema, uuid.uuid4().hex[:16], compression, texts)
-        rows = Rows(store.header, str(target), store.file.read_at, budget)
+        rows = Rows(store.header, str(target), store.read_at, budget, lock)
         writer = Writer(rows, store, held, None, commit_every)
         writer.commit()
         os.rename(partial, target)
@@ -185,7 +185,7 @@ def open_writer(
         record = recover(fd, header, str(target))
         snapshot = take(fd, header, ReadView(fd), str(target))
         store.resume(header, record.end)
-        rows = Rows(header, str(target), store.file.read_at, budget)
+        rows = Rows(header, str(target), store.read_at, budget, lock)
         rows.restore(snapshot)
         rows.need_tail(rows.restore_open(record))
         every = snapshot.texts["options"]["commit_every"] if commit_every is UNSET else commit_every

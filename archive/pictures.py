@@ -21,7 +21,7 @@ def contact_sheet(rows: Rows) -> Array | None:
     env = int(rows.rows.argmax())
     column = rows.columns[names[0]]
     chosen = np.linspace(0, int(rows.rows[env]) - 1, SIDE * SIDE).astype(np.int64)
-    frames = column.gather(np.full(len(chosen), env), chosen[:, None])[:, 0]
+    frames = column.gather(np.full(len(chosen), env), chosen)
     pictures = np.stack([as_colour(frame) for frame in frames])
     count, height, width, _ = pictures.shape
     grid = pictures.reshape(count // SIDE, SIDE, height, width, 3).swapaxes(1, 2)

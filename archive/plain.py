@@ -42,7 +42,7 @@ def plain_field(column: Column, lead: tuple[int, ...]) -> PlainField:
         column.name,
         "observation" if is_observation(column.name) else ROLES.get(column.name, "other"),
         column.begin,
-        column.pool,
+        column.memory,
         column.newest,
         np.dtype(column.dtype),
         lead + column.field.arrives,

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ._core import SumTree, pick_slots
+from ._core import SumTree
 from .errors import IndexRangeError, NotEnoughData, PriorityError
-from .leaves import position
+from .leaves import position, split
+from .places import Places
 from .samplers import Prioritized
 from .valid import ValidStarts
 
@@ -93,7 +94,7 @@ class Priorities:
         rows, values = self.valid.rows, np.full(len(ordinal), fresh)
         if "priority" in rows.columns:
             row = self.valid.rows_of(env, ordinal)
-            priority = rows.columns["priority"].gather(np.full(len(row), env), row[:, None])[:, 0].astype(np.float64)
+            priority = rows.columns["priority"].gather(np.full(len(row), env), row).astype(np.float64)
             known = np.isfinite(priority) & (priority >= 0)
             values[known] = np.minimum(self.leaf_of(priority[known]), LARGEST)
         return values
@@ -109,20 +110,13 @@ class Priorities:
 
     # --- drawing
 
-    def draw(self, uniform: Array) -> tuple[Array, Array, Array]:
-        """Return environment, row and probability of one start per uniform number in [0, 1)."""
-        total, count = self.tree.total, len(uniform)
-        if not total > 0:
+    def draw(self, seed: int, batch: int, count: int) -> tuple[Places, Array]:
+        """Return `count` starts chosen by the uniform numbers of (seed, batch), and their probabilities."""
+        if not self.tree.total > 0:
             raise NotEnoughData("every priority is 0: nothing can be drawn")
-        share = (np.arange(count) + uniform) / count if self.sampler.stratified else uniform
-        number, leaf = np.empty(count, np.int64), np.empty(count)
-        self.tree.find(np.minimum(share * total, np.nextafter(total, 0)), number)
-        self.tree.get(number, leaf)
-        env, row = np.empty(count, np.int64), np.empty(count, np.int64)
-        segments = self.valid.rows.episodes.segments
-        where = (segments.base, segments.size, segments.start, segments.first)
-        pick_slots(number, self.valid.transitions, self.valid.capacity, *where, env, row)
-        return env, row, leaf / total
+        leaf, probability = np.empty(count, np.int64), np.empty(count)
+        self.tree.draw(seed, batch, self.sampler.stratified, leaf, probability)
+        return self.valid.pick_leaves(leaf), probability
 
     def weights(self, probability: Array, beta: float) -> Array:
         """Return (N P)^-beta over the largest of the batch or of all, float32; N counts the valid starts."""
@@ -134,14 +128,25 @@ class Priorities:
 
     # --- updates
 
-    def update(self, env: Array, row: Array, priority: Array) -> None:
+    def update(self, ids: Array, priority: Array) -> None:
         """Set priorities; the last of duplicates wins, those of rows that left the capacity are counted and ignored.
 
         Everything is checked before anything changes.
         """
+        leaf, number = self.leaf_of(priority), np.empty_like(ids)
+        fine = len(ids) == 0 or (priority.min() >= 0 and leaf.max() <= LARGEST)
+        if fine and self.valid.segments.leaves(ids, self.valid.transitions, self.valid.capacity, number):
+            self.largest = max(self.largest, float(priority.max(initial=0.0)))
+            self.value[number] = leaf
+            self.tree.set(number, leaf)
+        else:
+            self.update_some(ids, priority, leaf)
+
+    def update_some(self, ids: Array, priority: Array, leaf: Array) -> None:
+        """Set priorities of ids of which some may be ignored, or refused."""
         self.check(priority)
-        leaf = self.leaf_of(priority)
         position(leaf > LARGEST, PriorityError, "too large to be summed", priority)
+        env, row = split(ids, self.envs)
         ordinal, valid, gone = self.find(env, row)
         gone |= ordinal < self.valid.oldest[env]
         self.ignored += int(gone.sum())

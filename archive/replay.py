@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
+from ._core import ranks
 from .assembly import Assembly, check_out, fill
 from .batch import Batch
 from .casting import as_array, is_int, is_number
@@ -20,15 +22,19 @@ from .errors import (
     NotEnoughData,
     StateError,
 )
+from .draw import Draw
 from .guard import lock
-from .leaves import position
+from .leaves import position, split
+from .loader import Loading
 from .options import Options
+from .places import Places
 from .priorities import Priorities
 from .rows import Rows
-from .samplers import DRAW_VERSION, Epoch, Prioritized, Sampler, Uniform, sampler_from_json, uniforms
+from .samplers import DRAW_VERSION, Epoch, Prioritized, Sampler, Uniform, sampler_from_json
 from .valid import ValidStarts
 
 Array = np.ndarray[Any, Any]
+MOST_AHEAD = 1024  # batches drawn ahead
 BAD_STATE = (KeyError, TypeError, AttributeError, IndexError, ValueError)  # what a state made by hand may cause
 
 
@@ -38,9 +44,11 @@ class Replay:
     Call k draws from (seed, k) and the rows and priorities then present, as docs/draws.md says.
     """
 
-    def __init__(self, rows: Rows, run_id: str, options: Options, sampler: Sampler) -> None:
+    def __init__(self, rows: Rows, run_id: str, options: Options, sampler: Sampler, prefetch: int = 0) -> None:
         if not isinstance(sampler, (Uniform, Epoch, Prioritized)):
             raise FieldTypeError(f"sampler {sampler!r}: expected archive.Uniform(), Epoch() or Prioritized(...)")
+        if not is_int(prefetch) or not 0 <= prefetch <= MOST_AHEAD:
+            raise FieldError(f"prefetch {prefetch!r}: expected an integer from 0 to {MOST_AHEAD}")
         self._rows, self._run_id, self.options, self.sampler = rows, run_id, options, sampler
         envs = rows.header.schema.envs
         capacity = 0
@@ -54,7 +62,10 @@ class Replay:
         self._assembly = Assembly(rows, self._valid, options)
         self._priorities = Priorities(self._valid, sampler) if isinstance(sampler, Prioritized) else None
         self._epochs = Epochs(self._valid, options.seed) if isinstance(sampler, Epoch) else None
-        self._batches = 0
+        self._prefetch = prefetch
+        self._pending: deque[Draw] = deque()  # drawn, not given out yet
+        self._batches = 0  # drawn
+        self._loads = -1
         self._rewinds = len(rows.rewinds)
 
     # --- position
@@ -89,64 +100,99 @@ class Replay:
         `beta` replaces the sampler's for this batch; arrays of `out`, a dict by batch name, are filled and returned.
         """
         with lock:
-            before = self._batches, self._epochs.state() if self._epochs is not None else None
-            try:
-                batch = self._assembly.make(*self._draw(batch_size, beta), None)
-                if out is None:
-                    return batch
-                check_out(out, batch.asdict())
-                return Batch(fill(out, batch.asdict()))
-            except BaseException:  # the batch was not given out: the next call draws it again
-                self._batches = before[0]
-                if self._epochs is not None and before[1] is not None:
-                    self._epochs.load(before[1])
-                raise
+            drawn = self._next(batch_size, beta)
+        try:
+            if drawn.loading is not None:
+                drawn.loading.wait()
+            with self._rows.reading:
+                self._rows.require_open()
+                batch = self._assembly.make(drawn.index, drawn.weight, drawn.place)
+            if out is None:
+                return batch
+            check_out(out, batch.asdict())
+            return Batch(fill(out, batch.asdict()))
+        except BaseException:  # the batch was not given out: the next call gets it
+            with lock:
+                self._pending.appendleft(drawn)
+            raise
 
     def draw(self, batch_size: int | None = None, *, beta: float | None = None) -> tuple[Array, Array]:
         """Draw the next batch's ids and weights without reading its rows."""
         with lock:
-            env, row, weight = self._draw(batch_size, beta)
-            return env << 32 | row, weight
+            drawn = self._next(batch_size, beta)
+            return drawn.index, drawn.weight
 
     def gather(self, index: Any, fields: Sequence[str] | None = None) -> Batch:
         """Return the transitions that start at these ids, all of them valid starts; `fields` limits what is read."""
         with lock:
             self._refresh()
-            env, row = self._split(index)
-            valid = self._valid.contains(env, row)
-            position(~valid, IndexRangeError, "not the id of a valid start", env << 32 | row)
-            return self._assembly.make(env, row, np.ones(len(env), np.float32), fields)
+            ids = self._ids(index)
+            env, row = split(ids, len(self._rows.rows))
+            position(~self._valid.contains(env, row), IndexRangeError, "not the id of a valid start", ids)
+            place = self._assembly.places(self._valid.places(env, row))
+        with self._rows.reading:
+            return self._assembly.make(ids, np.ones(len(ids), np.float32), place, fields)
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
             yield self.sample()
 
-    def _draw(self, batch_size: int | None, beta: float | None) -> tuple[Array, Array, Array]:
+    def _next(self, batch_size: int | None, beta: float | None) -> Draw:
+        """Return the draw that this call is for, and draw ahead until `prefetch` are pending."""
+        asked = self._asked(batch_size, beta)
+        self._refresh()
+        if self._pending and self._pending[0].asked != asked:
+            self._give_back()
+        while len(self._pending) <= self._prefetch:
+            self._pending.append(self._draw(*asked))
+        return self._pending.popleft()
+
+    def _asked(self, batch_size: int | None, beta: float | None) -> tuple[int, float | None]:
+        """Return the size of a batch and its beta, None for the sampler's."""
         given = self.options.batch_size if batch_size is None else batch_size
         count = given if given is not None and is_int(given) else 0
         if count < 1:
             raise FieldError(f"batch_size {given!r}: expected an integer >= 1, here or when the replay is made")
         if beta is not None and not (is_number(beta) and 0 <= beta < math.inf):
             raise FieldError(f"beta {beta!r}: expected a finite number >= 0")
-        self._refresh()
+        return int(count), None if beta is None else float(beta)
+
+    def _give_back(self) -> None:
+        """Stand where the pending batches had not been drawn."""
+        self._batches = self._pending[0].batch
+        if self._epochs is not None:
+            self._epochs.load(self._pending[0].epochs)
+        self._pending.clear()
+
+    def _draw(self, count: int, beta: float | None) -> Draw:
+        """Draw a batch, and have its chunks loaded if those of others had to be."""
         if not len(self._valid):
             what = f"sequence of {self._valid.rule.rows} rows" if self.options.sequence_length else "transition"
             few = 0 < self._valid.capacity < self._valid.rule.rows
             why = ", and the capacity keeps fewer rows than that per environment" if few else ""
             raise NotEnoughData(f"{self._rows.path}: no {what} is complete{why}")
-        weight = np.ones(count, np.float32)
+        weight, batch, epochs = None, self._batches, {}
         if self._epochs is not None:
-            env, row = self._epochs.draw(count)
+            epochs = self._epochs.state()
+            starts = self._epochs.draw(count)
+        elif self._priorities is not None:
+            starts, probability = self._priorities.draw(self.options.seed, batch, count)
+            weight = self._priorities.weights(probability, self._beta(beta))
         else:
-            uniform = uniforms(self.options.seed, self._batches, count)
-            if self._priorities is not None:
-                env, row, probability = self._priorities.draw(uniform)
-                weight = self._priorities.weights(probability, self._beta(beta))
-            else:
-                total = len(self._valid)
-                env, row = self._valid.pick(np.minimum((uniform * total).astype(np.int64), total - 1))
+            rank = np.empty(count, np.int64)
+            ranks(self.options.seed, batch, len(self._valid), rank)
+            starts = self._valid.pick(rank)
+        place = self._assembly.places(starts)
         self._batches += 1
-        return env, row, weight
+        weight = np.ones(count, np.float32) if weight is None else weight
+        return Draw((count, beta), batch, epochs, starts.ids, weight, place, self._bring(place))
+
+    def _bring(self, place: Places) -> Loading | None:
+        """Begin to load a batch that is drawn ahead, unless all that was looked for lately was in memory."""
+        seen, self._loads = self._loads, self._rows.loads
+        if not self._prefetch or seen == self._loads:
+            return None
+        return self._rows.loader.bring(self._assembly.wanted(place))
 
     def _beta(self, beta: float | None) -> float:
         """Return the beta of the batch that is drawn now."""
@@ -163,23 +209,18 @@ class Replay:
             raise StateError("update_priorities needs sampler=archive.Prioritized(...)")
         with lock:
             self._refresh()
-            env, row = self._split(index)
-            values = as_array("priority", priority)
-            if values.shape != row.shape or values.dtype.kind not in "fiub":
-                raise FieldError(f"priority: expected {len(row)} numbers, found {values.dtype} of shape {values.shape}")
-            self._priorities.update(env, row, values.astype(np.float64))
+            ids = self._ids(index)
+            values = priority if type(priority) is np.ndarray else as_array("priority", priority)
+            if values.shape != ids.shape or values.dtype.kind not in "fiub":
+                raise FieldError(f"priority: expected {len(ids)} numbers, found {values.dtype} of shape {values.shape}")
+            self._priorities.update(ids, values.astype(np.float64))
 
-    def _split(self, index: Any) -> tuple[Array, Array]:
-        """Return environment and row of ids."""
-        ids = as_array("index", index)
+    def _ids(self, index: Any) -> Array:
+        """Return ids as int64 (B,)."""
+        ids = index if type(index) is np.ndarray else as_array("index", index)
         if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
             raise FieldError(f"index: expected ids (B,), found {ids.dtype} of shape {ids.shape}")
-        ids = ids.astype(np.int64)
-        env = ids >> 32
-        position(
-            (ids < 0) | (env >= len(self._rows.rows)), IndexRangeError, "of an environment that does not exist", ids
-        )
-        return env, ids & 0xFFFFFFFF
+        return np.ascontiguousarray(ids, np.int64)
 
     # --- state
 
@@ -195,6 +236,8 @@ class Replay:
                 "batches": self._batches,
                 "rows": self._rows.rows.copy(),
                 "rewinds": self._rewinds,
+                "prefetch": self._prefetch,
+                "pending": [drawn.state() for drawn in self._pending],
             }
             if self._priorities is not None:
                 state["priorities"] = self._priorities.state()
@@ -205,7 +248,7 @@ class Replay:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of this run; options stay as this replay was made, capacity and seed included."""
         with lock:
-            fresh = Replay(self._rows, self._run_id, self.options, self.sampler)
+            fresh = Replay(self._rows, self._run_id, self.options, self.sampler, self._prefetch)
             fresh._load(state)
             self.__dict__ = fresh.__dict__
 
@@ -235,17 +278,26 @@ class Replay:
             raise StateError(f"{self._rows.path}: a state after {state['batches']!r} batches")
         self._batches = int(state["batches"])
         changed = self._valid.refresh()
+        made = sampler_from_json(state["sampler"])
         if self._priorities is not None:
-            made = sampler_from_json(state["sampler"])
             if isinstance(made, Prioritized):
                 self._priorities.load(state["priorities"], made)
             self._priorities.enter(changed)
         if self._epochs is not None and "epochs" in state:
             self._epochs.load(state["epochs"])
+        self._pending.extend(Draw.from_state(drawn, self._rows) for drawn in state.get("pending", ()))
+        same = Options.from_json(state["options"]) == self.options and made == self.sampler
+        if self._pending and not same:
+            self._give_back()
 
 
 def restored(
-    rows: Rows, run_id: str, state: Mapping[str, Any], given: Mapping[str, Any], sampler: Sampler | None
+    rows: Rows,
+    run_id: str,
+    state: Mapping[str, Any],
+    given: Mapping[str, Any],
+    sampler: Sampler | None,
+    prefetch: int | None,
 ) -> Replay:
     """Return a replay that goes on from a state; options given beside it win."""
     if not isinstance(state, Mapping):
@@ -257,6 +309,7 @@ def restored(
         raise
     except BAD_STATE as error:
         raise StateError(f"{rows.path}: the state of a replay lacks or garbles {error}") from error
-    replay = Replay(rows, run_id, options, sampler or made)
+    ahead = state.get("prefetch", 0) if prefetch is None else prefetch
+    replay = Replay(rows, run_id, options, sampler or made, ahead)
     replay._load(state)
     return replay

@@ -5,8 +5,11 @@ A writer appends to it, a reader restores it from a snapshot, a replay samples f
 
 from __future__ import annotations
 
+import os
+import threading
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -15,11 +18,13 @@ import numpy as np
 from .budget import slots_for
 from .buffers import Buffers
 from .casting import is_int
+from .chunk import spread
 from .column import Column
 from .episodes import Episodes
 from .errors import DamagedError, IndexRangeError, MemoryBudgetError, StateError
 from .header import Header
 from .layout import SPARE_ROWS
+from .loader import Loader
 from .record import ENDED, OPEN, Record
 from .rewind import Rewind
 from .schema import is_observation
@@ -27,6 +32,9 @@ from .snapshot import Snapshot
 
 Array = np.ndarray[Any, Any]
 Read = Callable[[int, int], bytes]
+
+
+ALIVE: WeakSet[Rows] = WeakSet()
 
 
 class Guest(Protocol):
@@ -38,15 +46,18 @@ class Guest(Protocol):
 class Rows:
     """`rows[e]` rows of environment e exist, `states[e]` says whether its last one waits for an action.
 
-    `rewinds` lists what was given up, oldest first; a replay that was made before a rewind must not go on.
+    `rewinds` lists what was given up, oldest first; a replay that was made before a rewind must not go on. `version`
+    is another one after every change. `reading` must be held while a batch is read: a file that is written changes.
     """
 
-    def __init__(self, header: Header, path: str, read: Read, memory: int) -> None:
+    def __init__(self, header: Header, path: str, read: Read, memory: int, reading: Any = None) -> None:
         self.header, self.path, self.read, self.memory = header, path, read, memory
-        slots, self.buffers = slots_for(header, memory), Buffers()
+        self.reading = reading if reading is not None else nullcontext()
+        self.loader = Loader()
+        slots, self.buffers, self.lock = slots_for(header, memory), Buffers(), threading.RLock()
         try:
             self.columns = {
-                name: Column(header, number, slots[name], read, path, self.buffers)
+                name: Column(header, number, slots[name], read, path, self.buffers, self.lock)
                 for number, name in enumerate(header.fields)
             }
         except (MemoryError, OverflowError, ValueError) as error:
@@ -56,7 +67,8 @@ class Rows:
         self.episodes = Episodes(header.schema.envs, header.schema.columns)
         self.rewinds: list[Rewind] = []
         self.guests: WeakSet[Guest] = WeakSet()
-        self.closed = False
+        self.closed, self.version = False, 0
+        ALIVE.add(self)
 
     def require_open(self) -> None:
         """Raise StateError if the run was closed."""
@@ -69,7 +81,14 @@ class Rows:
         slots = slots_for(self.header, self.memory - others - guest.nbytes)
         self.guests.add(guest)
         for name, column in self.columns.items():
-            column.table.limit_to(slots[name])
+            with self.lock:
+                column.pool.limit_to(slots[name])
+
+    def renew_locks(self) -> None:
+        """Forget, in the child of a fork, what other threads of the parent held."""
+        self.lock, self.buffers.lock = threading.RLock(), threading.Lock()
+        for column in self.columns.values():
+            column.lock = self.lock
 
     # --- which rows are where
 
@@ -109,6 +128,11 @@ class Rows:
                 found[flag][-1] = table[flag][number]
         return found
 
+    @property
+    def loads(self) -> int:
+        """How often a chunk had to be read."""
+        return sum(column.loads for column in self.columns.values())
+
     # --- restoring
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -120,6 +144,7 @@ class Rows:
                 column.offset[numbers], column.size[numbers] = offsets, sizes
         self.rows, self.states = snapshot.record.rows.copy(), snapshot.record.states.copy()
         self.rewinds = list(snapshot.rewinds)
+        self.version += 1
         self.episodes = Episodes(self.header.schema.envs, self.header.schema.columns, snapshot.episodes)
 
     def restore_open(self, record: Record) -> bool:
@@ -146,7 +171,7 @@ class Rows:
         """Read rows that a clean close has put into the field."""
         for first in range(base, stop, column.chunk_rows):
             chunk = first // column.chunk_rows * column.envs + env
-            column.fetch(chunk, column.table.slot(chunk))
+            spread(column.fetch(chunk), column.dtype.itemsize, column.bytes_of(column.pool.slot(chunk)))
 
     def fill_from_tail(self, column: Column, record: Record, number: int, env: int, base: int, stop: int) -> bool:
         """Read rows from the tail slot that the record names; False if they fail their checksum."""
@@ -178,3 +203,13 @@ def tail_position(header: Header, tail_offset: Array, tail_slot: Array, number: 
     name = header.fields[number]
     room = (header.rows[name] + SPARE_ROWS - 1) * header.row_bytes(name)
     return int(tail_offset[number] + (int(tail_slot[number, env]) * header.schema.envs + env) * room)
+
+
+def renew_locks() -> None:
+    """Renew the locks of all rows after a fork."""
+    for rows in ALIVE:
+        rows.renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renew_locks)

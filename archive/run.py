@@ -144,6 +144,7 @@ class Run:
 
     def close(self) -> None:
         """Commit and close; a run whose writes failed is left as the last commit."""
+        self._rows.loader.close()
         with lock:
             self._file.close()
 
@@ -229,16 +230,18 @@ class Run:
         "return_to_go". cast: dtypes by field. Rewards are scaled, shifted and clipped in that order, per step.
         missing_final="shorten": end n-step returns before a final observation that is missing (d3rlpy's rule).
 
+        prefetch: so many batches are drawn ahead, and what they need is loaded in the background; by default 2 on a
+        run open for reading, 0 otherwise. Batches do not depend on it, but priorities set meanwhile come later.
+
         With `state` the replay goes on where `state_dict` was taken; options given beside it win.
         """
-        if prefetch not in (None, 0):
-            raise FieldError(f"prefetch {prefetch!r}: this version loads batches in the caller's thread, prefetch=0")
         names = Options.__dataclass_fields__
         given = {name: value for name, value in locals().items() if name in names and value is not UNSET}
         with lock:
             if state is not None:
-                return restored(self._rows, self._header.run_id, state, given, sampler)
-            return Replay(self._rows, self._header.run_id, Options(**given), sampler or Uniform())
+                return restored(self._rows, self._header.run_id, state, given, sampler, prefetch)
+            ahead = prefetch if prefetch is not None else 2 if isinstance(self._file, Source) else 0
+            return Replay(self._rows, self._header.run_id, Options(**given), sampler or Uniform(), ahead)
 
     # --- look
 

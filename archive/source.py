@@ -56,9 +56,10 @@ class Source:
                 return
             snapshot = take(self.file.fd, self.header, self.file.view, self.path)
             self.record = None  # what follows is whole or done again
-            self.rows.restore(snapshot)
             try:
-                self.rows.need_tail(self.rows.restore_open(snapshot.record))
+                with self.rows.lock:  # another thread must not copy rows that are half there
+                    self.rows.restore(snapshot)
+                    self.rows.need_tail(self.rows.restore_open(snapshot.record))
             except DamagedError:
                 if self.moved(snapshot.record):
                     continue  # a writer has gone on and reused what was read

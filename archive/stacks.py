@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from .places import LOW, Places
 from .record import OPEN
 from .rows import Rows
 
@@ -18,10 +18,11 @@ def stored_stacks(rows: Rows) -> dict[str, Array]:
     env, stacks = np.flatnonzero(rows.states == OPEN), {}
     for name, field in rows.header.schema.steps.items():
         if field.stacked is not None and len(env):
-            head = rows.rows[env] - 1
+            head, repeat = rows.rows[env] - 1, field.padding == "repeat"
             low = rows.episodes.columns["start"][rows.episodes.current[env]]
-            where = np.empty((len(env), field.stacked), np.int64)
-            _core.windows(head, np.arange(1 - field.stacked, 1), low, head, field.padding == "repeat", where)
+            place = Places.outside(env, head)
+            place.block[LOW] = low
+            frames = rows.columns[name].windows(place.block, head, 1 - field.stacked, field.stacked, repeat)
             stacks[name] = np.zeros((len(rows.rows), field.stacked, *field.shape), field.dtype)
-            stacks[name][env] = rows.columns[name].gather(env, where)
+            stacks[name][env] = frames
     return stacks

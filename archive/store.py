@@ -22,7 +22,7 @@ from .codec import CODECS
 from .datasets import contiguous, frame_fields, growing, mark_image, view
 from .episodes import CHUNK as EPISODE_CHUNK
 from .errors import ArchiveError, DamagedError, WriteError
-from .guard import quiet
+from .guard import lock, quiet
 from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
 from .record import Region, Slot
@@ -230,6 +230,11 @@ class Store:
             return [dataset.id.get_chunk_info_by_coord((k * SLOT_CHUNK,)).byte_offset for k in range(chunks)]
 
     # --- the file
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return bytes of the file as they will be; alone, since whoever writes changes what is held back."""
+        with lock:
+            return self.file.read_at(offset, size)
 
     def write_at(self, offset: int, data: Any) -> None:
         """Write in place where no committed record looks yet."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from ._rows import Segments
+from .places import PARTS, Places
 from .record import ENDED
 from .rows import Rows
 from .rule import Ends, Rule
@@ -39,6 +40,7 @@ class ValidStarts:
         self.reach = self.shown = self.before = self.chain = np.zeros(0, np.int64)
         self.hidden = 0  # hidden starts among those counted
         self.laid_out: tuple[object, int] = (None, -1)
+        self.seen = -1  # version of the rows that was taken in last
 
     def __len__(self) -> int:
         return int(self.until[-1]) - self.hidden
@@ -46,6 +48,8 @@ class ValidStarts:
     def refresh(self) -> list[int]:
         """Take in the rows that have arrived; return the environments in which something changed."""
         rows, segments = self.rows, self.rows.episodes.segments
+        if self.seen == rows.version:
+            return []
         changed = (rows.rows != self.seen_rows) | (rows.states != self.seen_states)
         if self.laid_out[0] is not segments or self.laid_out[1] != segments.version:
             self.laid_out = (segments, segments.version)
@@ -60,7 +64,16 @@ class ValidStarts:
             self.until = np.cumsum(self.total - self.skip)
             self.hidden = self.count_hidden() if self.rank_hidden else 0
             self.seen_rows, self.seen_states = rows.rows.copy(), rows.states.copy()
+        self.segments = self.look()
+        self.seen = rows.version
         return found
+
+    def look(self) -> Segments:
+        """Return the episodes as compiled code sees them, until something changes."""
+        segments, columns = self.rows.episodes.segments, self.rows.episodes.columns
+        flags = (columns[name].view(np.uint8) for name in ("final", "terminated", "truncated"))
+        where = (segments.base, segments.size, segments.start, segments.first, segments.episode)
+        return Segments(*where, columns["length"], *flags, self.reach, self.before, self.rule.stride)
 
     def count(self, env: int) -> None:
         """Count an environment's valid starts from its first segment on that is not settled."""
@@ -115,20 +128,28 @@ class ValidStarts:
             hidden=column["hidden"],
         )
 
-    def pick(self, rank: Array, until: Array | None = None, skip: Array | None = None) -> tuple[Array, Array]:
-        """Return environment and row of the rank-th valid starts, environment by environment, oldest first."""
-        segments = self.rows.episodes.segments
-        env, row = np.empty_like(rank), np.empty_like(rank)
-        counts = (self.until if until is None else until, self.skip if skip is None else skip)
-        where = (segments.base, segments.size, segments.start)
-        _core.pick_valid(rank, *counts, *where, self.before, self.rule.stride, env, row)
-        return env, row
+    def pick(self, rank: Array, until: Array | None = None, skip: Array | None = None) -> Places:
+        """Return the places of the rank-th valid starts, environment by environment, oldest first."""
+        block = np.empty((PARTS, len(rank)), np.int64)
+        self.segments.pick(rank, self.until if until is None else until, self.skip if skip is None else skip, block)
+        return Places(block)
+
+    def pick_leaves(self, leaf: Array) -> Places:
+        """Return the places of the transitions that these leaves of a sum tree stand for."""
+        block = np.empty((PARTS, len(leaf)), np.int64)
+        self.segments.pick_leaves(leaf, self.transitions, self.capacity, block)
+        return Places(block)
+
+    def places(self, env: Array, row: Array, segment: Array | None = None) -> Places:
+        """Return the places of rows."""
+        block = np.empty((PARTS, len(row)), np.int64)
+        self.segments.places(self.segment_of(env, row) if segment is None else segment, env, row, block)
+        return Places(block)
 
     def segment_of(self, env: Array, row: Array) -> Array:
         """Return the segment of each row, -1 before the first."""
-        segments = self.rows.episodes.segments
         found = np.empty_like(row)
-        _core.find_rows(env, row, segments.base, segments.size, segments.start, found)
+        self.segments.find(env, row, found)
         return found
 
     def rows_of(self, env: int, ordinal: Array) -> Array:

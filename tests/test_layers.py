@@ -13,15 +13,16 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   buffers   disk   record   rewind   guard   codec   rule   leaves   places   _core   _append   _file
-block   casting   chunk   lock   change
+errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   _core   _rows   _append   _file
+block   casting   chunk   leaves   lock
 options   payload   samplers
 schema
 spaces   datasets   episodes   intake   layout
 header
 budget   column   snapshot   store
-checkpoint   lazy   rows
-bulk   chunks   commit   pictures   plain   source   stacks   stats   valid
+checkpoint   loader   window
+rows
+bulk   change   chunks   commit   draw   lazy   pictures   plain   source   stacks   stats   valid
 assembly   epochs   priorities   appender
 replay   writer
 run

@@ -261,7 +261,7 @@ def test_returns_are_summed_in_double_precision(path: Path) -> None:
         *(("gamma", v) for v in (-0.1, 1.1, np.nan, np.inf, "0.9")),
         *(("padding", v) for v in ("edge", 0)),
         *(("seed", v) for v in (-1, 1 << 64, 0.5)),
-        *(("prefetch", v) for v in (1, -1)),
+        *(("prefetch", v) for v in (-1, 1.0, True, 2000)),
         *(("sampler", v) for v in ("prioritized", archive.Prioritized)),
     ],
 )
@@ -371,7 +371,7 @@ def test_a_reader_draws_what_the_writer_draws(twin: Callable[..., Twin]) -> None
     both.run.commit()
     with archive.open(both.run.path) as reader:
         a, b = (
-            run.replay(batch_size=16, n_step=2, capacity=90, sampler=archive.Prioritized())
+            run.replay(batch_size=16, n_step=2, capacity=90, sampler=archive.Prioritized(), prefetch=0)
             for run in (both.run, reader)
         )
         for first in range(20, 120, 20):

@@ -1,0 +1,348 @@
+"""Where rows are: in which episode they lie, which of them may be drawn, and where in memory their bytes stand.
+
+A *place* is a column of a block of int64 with PARTS rows: environment, row (-1: nothing), first row of its episode,
+the row behind the episode's last transition, its last row that can be looked at, its place in the table of episodes,
+and its flags (1 terminated, 2 truncated). Everything takes contiguous typed views that Python has checked, releases
+the GIL once a call and allocates nothing per row.
+"""
+
+import numpy as np
+
+cimport cython
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+from search cimport last_at_most
+
+cdef enum:
+    ENV, ROW, LOW, STOP, HIGH, NUMBER, FLAGS
+cdef enum:
+    PARTS = 7
+
+
+cdef int same_length(Py_ssize_t a, Py_ssize_t b, Py_ssize_t c) except -1:
+    """Refuse arrays that do not fit together: nothing below would notice."""
+    if not a == b == c:
+        raise ValueError(f"lengths disagree: {a}, {b}, {c}")
+    return 0
+
+
+# --- which rows may be drawn
+
+@cython.final
+cdef class Segments:
+    """Every environment's episodes in order: those of environment e stand at base[e] .. base[e] + size[e] - 1.
+
+    Per segment: `start`, its first row; `first`, the number of its first transition; `episode`, its place in the
+    table, whose columns the next four are; `reach`, how many of its first rows are valid starts; `before`, how many
+    of its environment's valid starts come before it, `stride` rows apart. Looks at the arrays, does not copy them.
+    """
+
+    cdef const int64_t[::1] base, size, start, first, episode, length, reach, before
+    cdef const uint8_t[::1] final, terminated, truncated
+    cdef int64_t stride
+
+    def __init__(self, base, size, start, first, episode, length, final, terminated, truncated, reach, before,
+                 int64_t stride):
+        self.base, self.size, self.start, self.first, self.episode = base, size, start, first, episode
+        self.length, self.final, self.terminated, self.truncated = length, final, terminated, truncated
+        self.reach, self.before, self.stride = reach, before, stride
+        same_length(base.shape[0], size.shape[0], size.shape[0])
+        same_length(start.shape[0], first.shape[0], episode.shape[0])
+        same_length(start.shape[0], reach.shape[0], before.shape[0])
+        same_length(length.shape[0], final.shape[0], terminated.shape[0])
+
+    cdef inline void place(self, int64_t segment, int64_t env, int64_t row, int64_t[:, ::1] out, Py_ssize_t i) noexcept nogil:
+        """Write one place."""
+        cdef int64_t number = self.episode[segment], low = self.start[segment]
+        out[ENV, i], out[ROW, i], out[LOW, i], out[NUMBER, i] = env, row, low, number
+        out[STOP, i] = low + self.length[number]
+        out[HIGH, i] = out[STOP, i] - 1 + self.final[number]
+        out[FLAGS, i] = self.terminated[number] | self.truncated[number] << 1
+
+    def find(self, const int64_t[::1] env not None, const int64_t[::1] row not None, int64_t[::1] out not None):
+        """Write the segment that row[i] of env[i] lies in or behind, -1 where there is none."""
+        cdef Py_ssize_t i
+        cdef int64_t k
+        same_length(row.shape[0], env.shape[0], out.shape[0])
+        with nogil:
+            for i in range(row.shape[0]):
+                k = last_at_most(self.start, self.base[env[i]], self.size[env[i]], row[i])
+                out[i] = self.base[env[i]] + k if k >= 0 else -1
+
+    def places(self, const int64_t[::1] segment not None, const int64_t[::1] env not None,
+               const int64_t[::1] row not None, int64_t[:, ::1] out not None):
+        """Write the places of rows whose segments are known."""
+        cdef Py_ssize_t i
+        same_length(row.shape[0], env.shape[0], segment.shape[0])
+        same_length(row.shape[0], out.shape[1], out.shape[1])
+        with nogil:
+            for i in range(row.shape[0]):
+                self.place(segment[i], env[i], row[i], out, i)
+
+    def pick(self, const int64_t[::1] rank not None, const int64_t[::1] until not None,
+             const int64_t[::1] skip not None, int64_t[:, ::1] out not None):
+        """Write the places of the rank[i]-th valid starts, environment by environment, oldest first.
+
+        until[e]: valid starts of environments 0 .. e; skip[e]: those of e older than the capacity.
+        """
+        cdef Py_ssize_t i
+        cdef int64_t e, rest, s
+        same_length(rank.shape[0], out.shape[1], out.shape[1])
+        with nogil:
+            for i in range(rank.shape[0]):
+                e = last_at_most(until, 0, until.shape[0], rank[i]) + 1
+                rest = rank[i] - (until[e - 1] if e else 0) + skip[e]
+                s = self.base[e] + last_at_most(self.before, self.base[e], self.size[e], rest)
+                self.place(s, e, self.start[s] + (rest - self.before[s]) * self.stride, out, i)
+
+    def pick_leaves(self, const int64_t[::1] leaf not None, const int64_t[::1] transitions not None, int64_t capacity,
+                    int64_t[:, ::1] out not None):
+        """Write the places of the transitions whose leaves these are.
+
+        Transition q of environment e has leaf (q % capacity) * N + e; capacity 0 means q * N + e.
+        """
+        cdef Py_ssize_t i
+        cdef int64_t e, q, s, n = transitions.shape[0]
+        same_length(leaf.shape[0], out.shape[1], out.shape[1])
+        with nogil:
+            for i in range(leaf.shape[0]):
+                e, q = leaf[i] % n, leaf[i] // n
+                if capacity:
+                    q = transitions[e] - 1 - (transitions[e] - 1 - q) % capacity
+                s = self.base[e] + last_at_most(self.first, self.base[e], self.size[e], q)
+                self.place(s, e, self.start[s] + q - self.first[s], out, i)
+
+    def leaves(self, const int64_t[::1] ids not None, const int64_t[::1] transitions not None, int64_t capacity,
+               int64_t[::1] out not None):
+        """Write the leaf of the transition of each id; return whether all are valid starts within the capacity.
+
+        If they are not, what is written means nothing.
+        """
+        cdef Py_ssize_t i
+        cdef int64_t e, row, k, s, step, q, n = transitions.shape[0]
+        cdef bint plain = True
+        same_length(ids.shape[0], out.shape[0], out.shape[0])
+        with nogil:
+            for i in range(ids.shape[0]):
+                e, row = ids[i] >> 32, ids[i] & <int64_t> 0xFFFFFFFF
+                if not 0 <= e < n:
+                    plain = False
+                    break
+                k = last_at_most(self.start, self.base[e], self.size[e], row)
+                s = self.base[e] + k
+                step = row - self.start[s] if k >= 0 else -1
+                if not 0 <= step < self.reach[s] or step % self.stride:
+                    plain = False
+                    break
+                q = self.first[s] + step
+                if capacity and q < transitions[e] - capacity:
+                    plain = False
+                    break
+                out[i] = (q % capacity if capacity else q) * n + e
+        return plain
+
+
+def look_ahead(const int64_t[:, ::1] place not None, int64_t n_step, bint shorten, const float[::1] discounts not None,
+               int64_t[:, ::1] ahead not None, uint8_t[:, ::1] flags not None, float[::1] discount not None):
+    """Write how an n-step transition from each place goes on.
+
+    ahead: the steps really taken, and the row seen after them, -1 where it is not known. flags: terminated and
+    truncated, only where the transition reaches the end. discount: discounts[steps], 0 where terminated. `shorten`:
+    an episode that was cut without a final observation ends before its last step.
+    """
+    cdef Py_ssize_t i
+    cdef int64_t steps, stop, row
+    cdef bint known, at_end
+    same_length(place.shape[1], ahead.shape[1], flags.shape[1])
+    same_length(place.shape[1], discount.shape[0], discount.shape[0])
+    same_length(n_step + 1, discounts.shape[0], discounts.shape[0])
+    same_length(2, ahead.shape[0], flags.shape[0])
+    with nogil:
+        for i in range(place.shape[1]):
+            row, stop = place[ROW, i], place[STOP, i]
+            known = place[HIGH, i] >= stop
+            steps = min(n_step, stop - (shorten and not known and not place[FLAGS, i] & 1) - row)
+            at_end = row + steps == stop
+            ahead[0, i], ahead[1, i] = steps, -1 if at_end and not known else row + steps
+            flags[0, i], flags[1, i] = at_end and place[FLAGS, i] & 1, at_end and place[FLAGS, i] >> 1
+            discount[i] = 0 if flags[0, i] else discounts[steps]
+
+
+# --- where rows are in memory
+
+@cython.final
+cdef class Pool:
+    """Decoded chunks of one field in slots of fixed size; which slot is given up next (clock with a second chance).
+
+    A chunk is a number, row // chunk_rows * num_envs + environment; `slot_of[chunk]` is its slot or -1,
+    `chunk_of[slot]` the inverse. Pinned slots (rows still being written) and slots touched in the current `turn` (a
+    gather going on) are never given up. `memory`: all rows of all slots, one after the other.
+    """
+
+    cdef int32_t[::1] slot_of
+    cdef int64_t[::1] chunk_of, turn_of, where
+    cdef uint8_t[::1] used, pinned
+    cdef const uint8_t[:, ::1] memory
+    cdef int64_t hand, turn, num_envs, chunk_rows
+    cdef readonly int64_t limit
+
+    def __init__(self, const uint8_t[:, ::1] memory not None, int64_t num_envs, int64_t chunk_rows):
+        slots = memory.shape[0] // chunk_rows
+        self.memory, self.num_envs, self.chunk_rows = memory, num_envs, chunk_rows
+        self.slot_of = np.full(64, -1, np.int32)
+        self.chunk_of = np.full(slots, -1, np.int64)
+        self.turn_of = np.zeros(slots, np.int64)
+        self.used, self.pinned = np.zeros(slots, np.uint8), np.zeros(slots, np.uint8)
+        self.where = np.empty(64, np.int64)
+        self.limit = slots
+
+    cpdef int64_t slot(self, int64_t chunk):
+        """Return the slot of a chunk or -1."""
+        return self.slot_of[chunk] if 0 <= chunk < self.slot_of.shape[0] else -1
+
+    def claim(self, int64_t chunk):
+        """Give `chunk` a slot, dropping another if none is free, and return it; -1 if all are in use."""
+        cdef int64_t step, slot
+        if chunk >= self.slot_of.shape[0]:
+            grown = np.full(max(chunk + 1, 2 * self.slot_of.shape[0]), -1, np.int32)
+            grown[: self.slot_of.shape[0]] = self.slot_of
+            self.slot_of = grown
+        for step in range(2 * self.limit + 1):
+            slot = self.hand
+            self.hand = (self.hand + 1) % self.limit
+            if self.pinned[slot] or (self.turn_of[slot] == self.turn and self.chunk_of[slot] >= 0):
+                continue
+            if self.chunk_of[slot] >= 0 and self.used[slot]:
+                self.used[slot] = 0
+                continue
+            if self.chunk_of[slot] >= 0:
+                self.slot_of[self.chunk_of[slot]] = -1
+            self.slot_of[chunk], self.chunk_of[slot] = <int32_t> slot, chunk
+            self.used[slot], self.turn_of[slot] = 1, self.turn
+            return slot
+        return -1
+
+    def begin_turn(self):
+        """Let go of what the last gather touched."""
+        self.turn += 1
+
+    def drop(self, int64_t chunk):
+        """Forget a chunk."""
+        cdef int64_t slot = self.slot(chunk)
+        if slot >= 0:
+            self.slot_of[chunk], self.chunk_of[slot], self.pinned[slot] = -1, -1, 0
+
+    def pin(self, int64_t chunk, bint pinned):
+        """Keep the chunk's slot until it is unpinned."""
+        self.pinned[self.slot_of[chunk]] = pinned
+
+    def limit_to(self, int64_t slots):
+        """Use at most the first `slots` slots, but no fewer than reach the last pinned one."""
+        cdef int64_t slot
+        slots = max(1, min(slots, self.chunk_of.shape[0]))
+        for slot in range(slots, self.chunk_of.shape[0]):
+            if self.pinned[slot]:
+                slots = slot + 1
+        for slot in range(slots, self.chunk_of.shape[0]):
+            if self.chunk_of[slot] >= 0:
+                self.drop(self.chunk_of[slot])
+        self.limit, self.hand = slots, 0
+
+    def find(self, const int64_t[::1] env not None, const int64_t[::1] row not None, int64_t[::1] out not None):
+        """Write which row of memory holds row[i] of env[i], -1 where its chunk is absent; return whether none is."""
+        cdef Py_ssize_t i
+        cdef int64_t slot
+        cdef bint there = True
+        same_length(row.shape[0], env.shape[0], out.shape[0])
+        for i in range(row.shape[0]):
+            slot = self.slot(row[i] // self.chunk_rows * self.num_envs + env[i])
+            out[i] = slot * self.chunk_rows + row[i] % self.chunk_rows if slot >= 0 else -1
+            there &= slot >= 0
+        return there
+
+    cdef bint resolve(self, const int64_t[:, ::1] place, const int64_t[::1] row, int64_t ahead, int64_t count,
+                      bint repeat) noexcept nogil:
+        """Set `where` to the rows of memory that hold each window, -1 for zeros, -2 - chunk for an absent chunk.
+
+        Return whether all chunks are there. Those that are will not be given up in this turn.
+        """
+        cdef Py_ssize_t i, j
+        cdef int64_t at, low, high, chunk, slot, known = self.slot_of.shape[0], last = -1, last_slot = -1
+        cdef bint absent = False
+        for i in range(row.shape[0]):
+            low, high = place[LOW, i], max(row[i], place[STOP, i] - 1)
+            for j in range(count):
+                at = row[i] + ahead + j
+                if at < low and repeat:
+                    at = low
+                if row[i] < 0 or at < low or at > high:
+                    self.where[i * count + j] = -1
+                    continue
+                chunk = at // self.chunk_rows * self.num_envs + place[ENV, i]
+                if chunk != last:
+                    last, last_slot = chunk, self.slot_of[chunk] if 0 <= chunk < known else -1
+                    if last_slot >= 0:
+                        self.used[last_slot], self.turn_of[last_slot] = 1, self.turn
+                absent |= last_slot < 0
+                self.where[i * count + j] = last_slot * self.chunk_rows + at % self.chunk_rows if last_slot >= 0 else -2 - chunk
+        return not absent
+
+    def missing(self, const int64_t[:, ::1] place not None, const int64_t[::1] row not None, int64_t ahead,
+                int64_t count, bint repeat):
+        """Return the chunks that a gather of these windows would have to load."""
+        cdef bint there
+        self.prepare(place, row, count)
+        with nogil:
+            there = self.resolve(place, row, ahead, count, repeat)
+        if there:
+            return ()
+        where = np.asarray(self.where)[: row.shape[0] * count]
+        return (-2 - np.unique(where[where < -1])[::-1]).tolist()
+
+    def gather(self, const int64_t[:, ::1] place not None, const int64_t[::1] row not None, int64_t ahead,
+               int64_t count, bint repeat, out not None):
+        """Copy the window of each row, row[i] + ahead .. row[i] + ahead + count - 1, to `out`, unless a chunk is absent.
+
+        Return whether it was done. Of place[:, i] the environment and the episode are used: before the episode stands
+        its first row (`repeat`) or zeros, behind its last transition (or row[i], whichever is later) and for row -1
+        zeros.
+        """
+        cdef Py_buffer view
+        cdef bint there
+        self.prepare(place, row, count)
+        PyObject_GetBuffer(out, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+        try:
+            same_length(row.shape[0] * count * self.memory.shape[1], view.len, view.len)
+            with nogil:
+                there = self.resolve(place, row, ahead, count, repeat)
+                if there and self.memory.shape[1]:
+                    self.copy(row.shape[0] * count, <uint8_t *> view.buf)
+        finally:
+            PyBuffer_Release(&view)
+        return there
+
+    cdef int prepare(self, const int64_t[:, ::1] place, const int64_t[::1] row, int64_t count) except -1:
+        """Begin a turn with room for `count` rows of memory for each row."""
+        same_length(row.shape[0], place.shape[1], row.shape[0])
+        same_length(PARTS, place.shape[0], PARTS)
+        if row.shape[0] * count > self.where.shape[0]:
+            self.where = np.empty(2 * row.shape[0] * count, np.int64)
+        self.turn += 1
+        return 0
+
+    cdef void copy(self, Py_ssize_t rows, uint8_t *to) noexcept nogil:
+        """Copy rows of memory; neighbours there are copied at once."""
+        cdef Py_ssize_t i = 0, run
+        cdef int64_t size = self.memory.shape[1], start
+        while i < rows:
+            start, run = self.where[i], 1
+            if start < 0:
+                memset(to, 0, size)
+            else:
+                while i + run < rows and self.where[i + run] == start + run:
+                    run += 1
+                memcpy(to, &self.memory[start, 0], run * size)
+            to += run * size
+            i += run

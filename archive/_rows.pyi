@@ -1,0 +1,85 @@
+"""Where rows are: in which episode they lie, which of them may be drawn, and where in memory their bytes stand."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_Ints = np.ndarray[Any, np.dtype[np.int64]]
+_Singles = np.ndarray[Any, np.dtype[np.float32]]
+
+@final
+class Segments:
+    """Every environment's episodes in order."""
+
+    def __init__(
+        self,
+        base: _Ints,
+        size: _Ints,
+        start: _Ints,
+        first: _Ints,
+        episode: _Ints,
+        length: _Ints,
+        final: _Bytes,
+        terminated: _Bytes,
+        truncated: _Bytes,
+        reach: _Ints,
+        before: _Ints,
+        stride: int,
+    ) -> None: ...
+    def find(self, env: _Ints, row: _Ints, out: _Ints) -> None:
+        """Write the segment that row[i] of env[i] lies in or behind, -1 where there is none."""
+
+    def places(self, segment: _Ints, env: _Ints, row: _Ints, out: _Ints) -> None:
+        """Write the places of rows whose segments are known."""
+
+    def pick(self, rank: _Ints, until: _Ints, skip: _Ints, out: _Ints) -> None:
+        """Write the places of the rank[i]-th valid starts, environment by environment, oldest first."""
+
+    def pick_leaves(self, leaf: _Ints, transitions: _Ints, capacity: int, out: _Ints) -> None:
+        """Write the places of the transitions whose leaves these are."""
+
+    def leaves(self, ids: _Ints, transitions: _Ints, capacity: int, out: _Ints) -> bool:
+        """Write the leaf of the transition of each id; return whether all are valid starts within the capacity."""
+
+def look_ahead(
+    place: _Ints, n_step: int, shorten: bool, discounts: _Singles, ahead: _Ints, flags: _Bytes, discount: _Singles
+) -> None:
+    """Write how an n-step transition from each place goes on."""
+
+@final
+class Pool:
+    """Decoded chunks of one field in slots of fixed size; which slot is given up next (clock with a second chance)."""
+
+    def __init__(self, memory: _Bytes, num_envs: int, chunk_rows: int) -> None: ...
+    @property
+    def limit(self) -> int:
+        """How many slots may be used."""
+
+    def slot(self, chunk: int) -> int:
+        """Return the slot of a chunk or -1."""
+
+    def claim(self, chunk: int) -> int:
+        """Give `chunk` a slot, dropping another if none is free, and return it; -1 if all are in use."""
+
+    def begin_turn(self) -> None:
+        """Let go of what the last gather touched."""
+
+    def drop(self, chunk: int) -> None:
+        """Forget a chunk."""
+
+    def pin(self, chunk: int, pinned: bool) -> None:
+        """Keep the chunk's slot until it is unpinned."""
+
+    def limit_to(self, slots: int) -> None:
+        """Use at most the first `slots` slots, but no fewer than reach the last pinned one."""
+
+    def find(self, env: _Ints, row: _Ints, out: _Ints) -> bool:
+        """Write which row of memory holds row[i] of env[i], -1 where its chunk is absent; return whether none is."""
+
+    def missing(self, place: _Ints, row: _Ints, ahead: int, count: int, repeat: bool) -> Sequence[int]:
+        """Return the chunks that a gather of these windows would have to load."""
+
+    def gather(self, place: _Ints, row: _Ints, ahead: int, count: int, repeat: bool, out: Any) -> bool:
+        """Copy the window of each row to `out`, unless a chunk is absent; return whether it was done."""

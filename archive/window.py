@@ -1,0 +1,64 @@
+"""How one field comes into a batch: row by row or as stacks of frames, in which dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .column import Column
+from .errors import FieldError
+from .options import Options
+from .places import Places
+from .schema import is_observation
+
+Array = np.ndarray[Any, Any]
+
+
+class Window:
+    """The field of `column` under `options`: `count` frames up to a row, `stacked` if they have an axis of their own."""
+
+    def __init__(self, column: Column, options: Options) -> None:
+        self.column, self.name, self.shape = column, column.name, column.field.shape
+        self.observed = is_observation(column.name)
+        given = options.stack if options.stack is not None else column.field.stacked
+        self.stacked = bool(self.observed and given)
+        self.count = int(given or 1) if self.observed else 1
+        self.repeat = (options.padding or column.field.padding or "zero") == "repeat"
+        axes, axis = 1 + len(self.shape), options.stack_axis
+        if self.stacked and not -axes <= axis <= axes:
+            raise FieldError(f"stack_axis {axis}: stacks of field {self.name!r} have {axes} axes")
+        self.axis = axis if axis > 0 else axis + axes + 1
+        dtype = options.cast.get(self.name, options.cast.get(self.name.split("/")[0]))
+        self.dtype = None if dtype is None or self.name == "reward" else np.dtype(dtype)
+
+    def read(self, place: Places, row: Array | None = None) -> Array:
+        """Return the field at places, or at other rows of their episodes: (*places, [frames], *shape).
+
+        What is not an observation is known only for transitions: zeros at final observations.
+        """
+        row = place.row if row is None else row
+        if not self.observed:
+            row = np.where(row < place.stop, row, -1)
+        if self.count == 1 and not self.stacked:
+            return self.plain(place, row)
+        found = self.column.windows(place.flat, row.reshape(-1), 1 - self.count, self.count, self.repeat)
+        found = found.reshape(*row.shape, self.count, *self.shape)
+        return self.casted(found if self.axis == 1 else np.moveaxis(found, row.ndim, row.ndim + self.axis - 1))
+
+    def plain(self, place: Places, row: Array) -> Array:
+        """Return the rows themselves."""
+        found = self.column.windows(place.flat, row.reshape(-1))
+        return self.casted(found.reshape(*row.shape, *self.shape))
+
+    def missing(self, place: Places, row: Array) -> list[int]:
+        """Return the chunks that reading these rows would have to load."""
+        return self.column.missing(place.flat, row.reshape(-1), 1 - self.count, self.count, self.repeat)
+
+    def casted(self, array: Array) -> Array:
+        """Return an array in the dtype that option `cast` gives the field, or the group it belongs to."""
+        if self.dtype is None:
+            return array
+        out = self.column.buffers.take(array.shape, self.dtype)
+        np.copyto(out, array, casting="unsafe")  # as astype does
+        return out
