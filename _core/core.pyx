@@ -7,7 +7,7 @@ and allocates nothing per row. Randomness is an argument. What is drawn is writt
 import numpy as np
 
 cimport cython
-from libc.math cimport nextafter
+from libc.math cimport NAN, nextafter
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from checksum cimport fletcher32
@@ -136,6 +136,32 @@ def permute(const int64_t[::1] index not None, int64_t count, uint64_t seed, uin
 
 
 # --- priorities
+
+def largest(const double[::1] value not None):
+    """Return the largest of numbers, 0 without any; NaN if one of them is negative or NaN."""
+    cdef Py_ssize_t i
+    cdef double result = 0
+    with nogil:
+        for i in range(value.shape[0]):
+            if not value[i] >= 0:
+                result = NAN
+                break
+            result = max(result, value[i])
+    return result
+
+
+@cython.cdivision(True)                             # 0 / 0 is a NaN, as in numpy
+def weigh(const double[::1] weight not None, double most, float[::1] out not None):
+    """Write weight / most; a negative `most` stands for the largest weight."""
+    cdef Py_ssize_t i
+    same_length(weight.shape[0], out.shape[0], out.shape[0])
+    with nogil:
+        if most < 0:
+            for i in range(weight.shape[0]):
+                most = max(most, weight[i])
+        for i in range(weight.shape[0]):
+            out[i] = <float> (weight[i] / most)
+
 
 @cython.final
 cdef class SumTree:

@@ -19,6 +19,10 @@ cdef enum:
     ENV, ROW, LOW, STOP, HIGH, NUMBER, FLAGS
 cdef enum:
     PARTS = 7
+cdef enum:
+    LARGE = 1 << 16                                 # bytes of an array that is worth being made of used memory
+
+cdef object EMPTY = np.empty
 
 
 cdef int same_length(Py_ssize_t a, Py_ssize_t b, Py_ssize_t c) except -1:
@@ -124,20 +128,18 @@ cdef class Segments:
         cdef int64_t e, row, k, s, step, q, n = transitions.shape[0]
         cdef bint plain = True
         same_length(ids.shape[0], out.shape[0], out.shape[0])
+        same_length(self.base.shape[0], n, n)
         with nogil:
             for i in range(ids.shape[0]):
                 e, row = ids[i] >> 32, ids[i] & <int64_t> 0xFFFFFFFF
-                if not 0 <= e < n:
+                k = last_at_most(self.start, self.base[e], self.size[e], row) if 0 <= e < n else -1
+                if k < 0:
                     plain = False
                     break
-                k = last_at_most(self.start, self.base[e], self.size[e], row)
                 s = self.base[e] + k
-                step = row - self.start[s] if k >= 0 else -1
-                if not 0 <= step < self.reach[s] or step % self.stride:
-                    plain = False
-                    break
+                step = row - self.start[s]
                 q = self.first[s] + step
-                if capacity and q < transitions[e] - capacity:
+                if step >= self.reach[s] or step % self.stride or capacity and q < transitions[e] - capacity:
                     plain = False
                     break
                 out[i] = (q % capacity if capacity else q) * n + e
@@ -309,6 +311,10 @@ cdef class Pool:
         its first row (`repeat`) or zeros, behind its last transition (or row[i], whichever is later) and for row -1
         zeros.
         """
+        return self.copy_windows(place, row, ahead, count, repeat, out)
+
+    cdef bint copy_windows(self, const int64_t[:, ::1] place, const int64_t[::1] row, int64_t ahead, int64_t count,
+                           bint repeat, object out) except -1:
         cdef Py_buffer view
         cdef bint there
         self.prepare(place, row, count)
@@ -346,3 +352,47 @@ cdef class Pool:
                 memcpy(to, &self.memory[start, 0], run * size)
             to += run * size
             i += run
+
+
+@cython.final
+cdef class Part:
+    """What a batch takes of one field: of each start, or of the row after its transition (`later`), a window.
+
+    `shape` and `dtype` are those of what one start gives.
+    """
+
+    cdef Pool pool
+    cdef object dtype
+    cdef readonly tuple shape
+    cdef readonly int64_t ahead, count
+    cdef readonly bint repeat, later
+
+    def __init__(self, Pool pool not None, object dtype, tuple shape, int64_t ahead, int64_t count, bint repeat, bint later):
+        self.pool, self.dtype, self.shape, self.later = pool, dtype, shape, later
+        self.ahead, self.count, self.repeat = ahead, count, repeat
+
+
+def gather_parts(list parts not None, const int64_t[:, ::1] place not None, const int64_t[:, ::1] after not None,
+                 object take):
+    """Return an array for each part, filled; None if a chunk is absent. Large ones are made by take(shape, dtype).
+
+    after[1]: the rows after the transitions.
+    """
+    cdef Part part
+    cdef list found = []
+    cdef const int64_t[::1] now, later
+    cdef bint there
+    same_length(PARTS, place.shape[0], PARTS)
+    same_length(2, after.shape[0], 2)
+    now, later = place[ROW], after[1]
+    for part in parts:
+        large = place.shape[1] * part.count * part.pool.memory.shape[1] >= LARGE
+        out = (take if large else EMPTY)((place.shape[1], *part.shape), part.dtype)
+        if part.later:
+            there = part.pool.copy_windows(place, later, part.ahead, part.count, part.repeat, out)
+        else:
+            there = part.pool.copy_windows(place, now, part.ahead, part.count, part.repeat, out)
+        if not there:
+            return None
+        found.append(out)
+    return found

@@ -39,6 +39,12 @@ def ranks(seed: int, batch: int, count: int, out: _Ints) -> None:
 def permute(index: _Ints, count: int, seed: int, stream: int, out: _Ints) -> None:
     """Write where a permutation of 0 .. count - 1 sends each index; its keys are the first words of (seed, stream)."""
 
+def largest(value: _Floats) -> float:
+    """Return the largest of numbers, 0 without any; NaN if one of them is negative or NaN."""
+
+def weigh(weight: _Floats, most: float, out: _Singles) -> None:
+    """Write weight / most; a negative `most` stands for the largest weight."""
+
 @final
 class SumTree:
     """Float64 leaves whose sums are kept, to draw a leaf in proportion to its value."""

@@ -14,6 +14,7 @@ from .column import Column
 from .errors import FieldError, UnknownFieldError
 from .options import EXTRAS, Options
 from .places import PARTS, Places
+from .plan import Plan
 from .record import ENDED
 from .rows import Rows
 from .valid import ValidStarts
@@ -42,6 +43,7 @@ class Assembly:
                     raise FieldError(f"cast of {name!r}: field {part!r} is text")
         self.windows = {k: Window(rows.columns[k], options) for k in self.readable}
         self.nests = any("/" in k or rows.columns[k].dtype.kind == "S" for k in self.readable)
+        self.plan = self.plan_of(self.readable)
         self.discounts = np.power(options.gamma, np.arange(options.n_step + 1)).astype(np.float32)
 
     def matching(self, name: str) -> list[str]:
@@ -70,20 +72,31 @@ class Assembly:
     def transitions(self, place: Places, names: list[str]) -> dict[str, Any]:
         """Return observation, what was done, n-step return and next observation of each start."""
         count, options = len(place.row), self.options
-        ahead, flags = np.empty((2, count), np.int64), np.empty((2, count), np.bool_)
+        after, flags = np.empty((2, count), np.int64), np.empty((2, count), np.bool_)
         discount, shorten = np.empty(count, np.float32), options.missing_final == "shorten"
-        _rows.look_ahead(place.block, options.n_step, shorten, self.discounts, ahead, flags.view(np.uint8), discount)
-        windows = [self.windows[k] for k in names if k not in self.offset_names]
-        arrays: dict[str, Any] = {w.name: w.read(place) for w in windows if w.name != "reward"}
-        seen = {w.name: w.read(place, ahead[1]) for w in windows if w.observed}
+        _rows.look_ahead(place.block, options.n_step, shorten, self.discounts, after, flags.view(np.uint8), discount)
         moved, mask = self.at_offsets(place, names) if options.offsets else ({}, {})
-        arrays = self.nested({**arrays, **moved})
+        arrays = self.read(self.plan if names is self.readable else self.plan_of(names), place, after, moved)
+        arrays["terminated"], arrays["truncated"], arrays["discount"] = flags[0], flags[1], discount
+        if options.previous or options.extras:
+            arrays |= self.asked_for(place)
+        return arrays | ({"mask": mask} if mask else {})
+
+    def plan_of(self, names: list[str]) -> Plan:
+        """Return how these fields are read."""
+        windows = [self.windows[k] for k in names if k not in self.offset_names and k != "reward"]
+        summed = "reward" in names and "reward" not in self.offset_names
+        return Plan(windows, self.rows.columns["reward"] if summed else None, self.options.n_step, self.rows)
+
+    def read(self, plan: Plan, place: Places, after: Array, more: dict[str, Array]) -> dict[str, Any]:
+        """Return the fields of a plan at the starts of transitions, `more` beside them, and what was seen after."""
+        arrays, seen, reward = plan.read(place, after)
+        arrays = self.nested(arrays | more)
         if seen:
             arrays["next_observation"] = self.nested(seen)["observation"]
-        if "reward" in names and "reward" not in self.offset_names:
-            arrays["reward"] = self.returns(place, ahead[0])
-        arrays |= dict(zip(FLAG_NAMES, flags, strict=True)) | {"discount": discount, **self.asked_for(place)}
-        return arrays | ({"mask": mask} if mask else {})
+        if reward is not None:
+            arrays["reward"] = self.returns(reward, after[0])
+        return arrays
 
     def rows_of(self, place: Places, names: list[str]) -> dict[str, Any]:
         """Return the rows (B, T) of sequences, or (T, B)."""
@@ -164,12 +177,12 @@ class Assembly:
             reward = np.clip(reward, *self.options.reward_clip)
         return np.where(row >= 0, reward, 0.0)
 
-    def returns(self, place: Places, steps: Array) -> Array:
-        """Return the n-step sums (B,): transformed first, added in float64, float32."""
+    def returns(self, reward: Array, steps: Array) -> Array:
+        """Return the n-step sums (B,) of rewards (B, n): transformed first, added in float64, float32."""
         options, total = self.options, np.empty(len(steps), np.float32)
-        reward = self.rows.columns["reward"].windows(place.block, place.row, 0, options.n_step).astype(np.float64)
         low, high = options.reward_clip or (-np.inf, np.inf)
-        _core.returns(reward, steps, options.reward_scale, options.reward_shift, low, high, options.gamma, total)
+        values = reward.astype(np.float64)
+        _core.returns(values, steps, options.reward_scale, options.reward_shift, low, high, options.gamma, total)
         return total
 
     def extra(self, name: str, place: Places) -> Array:

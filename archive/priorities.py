@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._core import SumTree
+from ._core import SumTree, largest, weigh
 from .errors import IndexRangeError, NotEnoughData, PriorityError
 from .leaves import position, split
 from .places import Places
@@ -33,6 +33,7 @@ class Priorities:
         self.envs = len(valid.transitions)
         self.tree, self.value = self.new_leaves(self.envs * (valid.capacity or 1024))
         self.largest = 1.0
+        self.safe = 1e100 if sampler.alpha <= 1 and sampler.epsilon <= 1 else -1.0  # priorities whose leaves are small
         self.ignored = 0
         self.entered = np.zeros(self.envs, np.int64)  # transitions that have a value
         self.decided = np.zeros(self.envs, np.int64)  # transitions of which is known whether they are valid starts
@@ -120,11 +121,11 @@ class Priorities:
 
     def weights(self, probability: Array, beta: float) -> Array:
         """Return (N P)^-beta over the largest of the batch or of all, float32; N counts the valid starts."""
-        weight = np.power(len(self.valid) * probability, -beta)
-        largest = weight.max()
+        weight, most, result = np.power(len(self.valid) * probability, -beta), -1.0, np.empty(len(probability), np.float32)
         if self.sampler.normalize == "global":
-            largest = np.power(len(self.valid) * (self.tree.smallest / self.tree.total), -beta)
-        return np.asarray(weight / largest, np.float32)
+            most = float(np.power(len(self.valid) * (self.tree.smallest / self.tree.total), -beta))
+        weigh(weight, most, result)
+        return result
 
     # --- updates
 
@@ -133,18 +134,20 @@ class Priorities:
 
         Everything is checked before anything changes.
         """
-        leaf, number = self.leaf_of(priority), np.empty_like(ids)
-        fine = len(ids) == 0 or (priority.min() >= 0 and leaf.max() <= LARGEST)
-        if fine and self.valid.segments.leaves(ids, self.valid.transitions, self.valid.capacity, number):
-            self.largest = max(self.largest, float(priority.max(initial=0.0)))
+        most, number = largest(priority), np.empty_like(ids)
+        where = (self.valid.transitions, self.valid.capacity, number)
+        if most <= self.safe and self.valid.segments.leaves(ids, *where):
+            leaf = np.power(priority + self.sampler.epsilon, self.sampler.alpha)
+            self.largest = max(self.largest, most)
             self.value[number] = leaf
             self.tree.set(number, leaf)
         else:
-            self.update_some(ids, priority, leaf)
+            self.update_some(ids, priority)
 
-    def update_some(self, ids: Array, priority: Array, leaf: Array) -> None:
+    def update_some(self, ids: Array, priority: Array) -> None:
         """Set priorities of ids of which some may be ignored, or refused."""
         self.check(priority)
+        leaf = self.leaf_of(priority)
         position(leaf > LARGEST, PriorityError, "too large to be summed", priority)
         env, row = split(ids, self.envs)
         ordinal, valid, gone = self.find(env, row)

@@ -189,8 +189,10 @@ class Replay:
 
     def _bring(self, place: Places) -> Loading | None:
         """Begin to load a batch that is drawn ahead, unless all that was looked for lately was in memory."""
+        if not self._prefetch:
+            return None
         seen, self._loads = self._loads, self._rows.loads
-        if not self._prefetch or seen == self._loads:
+        if seen == self._loads:
             return None
         return self._rows.loader.bring(self._assembly.wanted(place))
 

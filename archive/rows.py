@@ -131,7 +131,7 @@ class Rows:
     @property
     def loads(self) -> int:
         """How often a chunk had to be read."""
-        return sum(column.loads for column in self.columns.values())
+        return sum([column.loads for column in self.columns.values()])
 
     # --- restoring
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ._rows import Part
 from .column import Column
 from .errors import FieldError
 from .options import Options
@@ -32,6 +33,11 @@ class Window:
         dtype = options.cast.get(self.name, options.cast.get(self.name.split("/")[0]))
         self.dtype = None if dtype is None or self.name == "reward" else np.dtype(dtype)
 
+    def part(self, later: bool = False) -> Part:
+        """Return what a batch of transitions takes of the field, at its starts or after the transitions."""
+        shape = (self.count, *self.shape) if self.stacked else self.shape
+        return Part(self.column.pool, self.column.dtype, shape, 1 - self.count, self.count, self.repeat, later)
+
     def read(self, place: Places, row: Array | None = None) -> Array:
         """Return the field at places, or at other rows of their episodes: (*places, [frames], *shape).
 
@@ -40,14 +46,22 @@ class Window:
         row = place.row if row is None else row
         if not self.observed:
             row = np.where(row < place.stop, row, -1)
-        if self.count == 1 and not self.stacked:
-            return self.plain(place, row)
         found = self.column.windows(place.flat, row.reshape(-1), 1 - self.count, self.count, self.repeat)
-        found = found.reshape(*row.shape, self.count, *self.shape)
-        return self.casted(found if self.axis == 1 else np.moveaxis(found, row.ndim, row.ndim + self.axis - 1))
+        frames = (self.count,) if self.stacked else ()
+        return self.finished(found.reshape(*row.shape, *frames, *self.shape))
+
+    def finished(self, array: Array) -> Array:
+        """Return what was read with the frames of stacks on their axis, in the dtype of option `cast`."""
+        lead = array.ndim - len(self.shape) - 1
+        return self.casted(np.moveaxis(array, lead, lead + self.axis - 1) if self.stacked and self.axis > 1 else array)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `finished` changes nothing."""
+        return self.dtype is None and (self.axis == 1 or not self.stacked)
 
     def plain(self, place: Places, row: Array) -> Array:
-        """Return the rows themselves."""
+        """Return single rows."""
         found = self.column.windows(place.flat, row.reshape(-1))
         return self.casted(found.reshape(*row.shape, *self.shape))
 

@@ -76,16 +76,19 @@ def test_reads_belong_to_the_reader(replay: archive.Replay) -> None:
     assert np.array_equal(first, copy)
 
 
+BYTES = np.dtype(np.uint8)
+
+
 def test_buffers_are_bounded() -> None:
     """Small ones and large ones are not kept, and never more than MOST bytes of the others."""
     buffers = Buffers()
     for size in (0, 1, SMALLEST - 1, LARGEST + 1):
-        assert buffers.take(size).nbytes == size
+        assert buffers.take((size,), BYTES).nbytes == size
     assert buffers.kept == []
-    held = [buffers.take(LARGEST) for _ in range(10)]
+    held = [buffers.take((LARGEST,), BYTES) for _ in range(10)]
     assert len({address(array) for array in held}) == 10
     assert sum(array.nbytes for array in buffers.kept) <= MOST
     last = address(held[-1])
     del held
-    assert address(buffers.take(LARGEST)) == address(buffers.kept[0])
+    assert address(buffers.take((LARGEST,), BYTES)) == address(buffers.kept[0])
     assert last == address(buffers.kept[-1])

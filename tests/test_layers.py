@@ -22,7 +22,7 @@ header
 budget   column   snapshot   store
 checkpoint   loader   window
 rows
-bulk   change   chunks   commit   draw   lazy   pictures   plain   source   stacks   stats   valid
+bulk   change   chunks   commit   draw   lazy   pictures   plain   plan   source   stacks   stats   valid
 assembly   epochs   priorities   appender
 replay   writer
 run

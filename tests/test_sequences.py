@@ -663,7 +663,7 @@ def test_a_batch_that_could_not_be_read_is_drawn_again(
 
     for _ in range(4):
         with monkeypatch.context() as patch:
-            patch.setattr(archive.column.Column, "windows", worn_out)
+            patch.setattr(archive.plan.Plan, "read", worn_out)
             with pytest.raises(OSError, match="worn out"):
                 a.sample()
         assert a.sample().index.tolist() == b.sample().index.tolist()

@@ -1389,7 +1389,7 @@ def test_a_reader_sees_what_was_hidden(create: Callable[..., archive.Run]) -> No
     run = hundred(create)
     run.commit()
     with archive.open(run.path) as reader:
-        replays = [reader.replay(sampler=sampler) for sampler in SAMPLERS]
+        replays = [reader.replay(sampler=sampler, prefetch=0) for sampler in SAMPLERS]
         for hidden in (True, False, True):
             run.annotate(4, hidden=hidden)
             run.commit()
