@@ -20,7 +20,9 @@ cdef enum:
 cdef enum:
     PARTS = 7
 cdef enum:
-    LARGE = 1 << 16                                 # bytes of an array that is worth being made of used memory
+    MOST_PARTS = 64
+cdef enum:
+    LARGE = 65536                                   # bytes of an array that is worth being made of used memory
 
 cdef object EMPTY = np.empty
 
@@ -184,7 +186,7 @@ cdef class Pool:
     """
 
     cdef int32_t[::1] slot_of
-    cdef int64_t[::1] chunk_of, turn_of, where
+    cdef int64_t[::1] chunk_of, turn_of
     cdef uint8_t[::1] used, pinned
     cdef const uint8_t[:, ::1] memory
     cdef int64_t hand, turn, num_envs, chunk_rows
@@ -197,7 +199,6 @@ cdef class Pool:
         self.chunk_of = np.full(slots, -1, np.int64)
         self.turn_of = np.zeros(slots, np.int64)
         self.used, self.pinned = np.zeros(slots, np.uint8), np.zeros(slots, np.uint8)
-        self.where = np.empty(64, np.int64)
         self.limit = slots
 
     cpdef int64_t slot(self, int64_t chunk):
@@ -265,8 +266,8 @@ cdef class Pool:
         return there
 
     cdef bint resolve(self, const int64_t[:, ::1] place, const int64_t[::1] row, int64_t ahead, int64_t count,
-                      bint repeat) noexcept nogil:
-        """Set `where` to the rows of memory that hold each window, -1 for zeros, -2 - chunk for an absent chunk.
+                      bint repeat, bint steps, int64_t[::1] where) noexcept nogil:
+        """Write which rows of memory hold each window, -1 for zeros, -2 - chunk for an absent chunk.
 
         Return whether all chunks are there. Those that are will not be given up in this turn.
         """
@@ -274,13 +275,13 @@ cdef class Pool:
         cdef int64_t at, low, high, chunk, slot, known = self.slot_of.shape[0], last = -1, last_slot = -1
         cdef bint absent = False
         for i in range(row.shape[0]):
-            low, high = place[LOW, i], max(row[i], place[STOP, i] - 1)
+            low, high = place[LOW, i], max(row[i], place[STOP, i] - 1 if steps else place[HIGH, i])
             for j in range(count):
                 at = row[i] + ahead + j
                 if at < low and repeat:
                     at = low
                 if row[i] < 0 or at < low or at > high:
-                    self.where[i * count + j] = -1
+                    where[i * count + j] = -1
                     continue
                 chunk = at // self.chunk_rows * self.num_envs + place[ENV, i]
                 if chunk != last:
@@ -288,111 +289,136 @@ cdef class Pool:
                     if last_slot >= 0:
                         self.used[last_slot], self.turn_of[last_slot] = 1, self.turn
                 absent |= last_slot < 0
-                self.where[i * count + j] = last_slot * self.chunk_rows + at % self.chunk_rows if last_slot >= 0 else -2 - chunk
+                where[i * count + j] = last_slot * self.chunk_rows + at % self.chunk_rows if last_slot >= 0 else -2 - chunk
         return not absent
 
-    def missing(self, const int64_t[:, ::1] place not None, const int64_t[::1] row not None, int64_t ahead,
-                int64_t count, bint repeat):
-        """Return the chunks that a gather of these windows would have to load."""
-        cdef bint there
-        self.prepare(place, row, count)
-        with nogil:
-            there = self.resolve(place, row, ahead, count, repeat)
-        if there:
-            return ()
-        where = np.asarray(self.where)[: row.shape[0] * count]
-        return (-2 - np.unique(where[where < -1])[::-1]).tolist()
 
-    def gather(self, const int64_t[:, ::1] place not None, const int64_t[::1] row not None, int64_t ahead,
-               int64_t count, bint repeat, out not None):
-        """Copy the window of each row, row[i] + ahead .. row[i] + ahead + count - 1, to `out`, unless a chunk is absent.
+cdef struct Copy:                                   # of all windows of one part
+    Py_buffer view
+    uint8_t *to
+    const uint8_t *memory
+    const int64_t *where
+    int64_t size, count
 
-        Return whether it was done. Of place[:, i] the environment and the episode are used: before the episode stands
-        its first row (`repeat`) or zeros, behind its last transition (or row[i], whichever is later) and for row -1
-        zeros.
-        """
-        return self.copy_windows(place, row, ahead, count, repeat, out)
 
-    cdef bint copy_windows(self, const int64_t[:, ::1] place, const int64_t[::1] row, int64_t ahead, int64_t count,
-                           bint repeat, object out) except -1:
-        cdef Py_buffer view
-        cdef bint there
-        self.prepare(place, row, count)
-        PyObject_GetBuffer(out, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
-        try:
-            same_length(row.shape[0] * count * self.memory.shape[1], view.len, view.len)
-            with nogil:
-                there = self.resolve(place, row, ahead, count, repeat)
-                if there and self.memory.shape[1]:
-                    self.copy(row.shape[0] * count, <uint8_t *> view.buf)
-        finally:
-            PyBuffer_Release(&view)
-        return there
-
-    cdef int prepare(self, const int64_t[:, ::1] place, const int64_t[::1] row, int64_t count) except -1:
-        """Begin a turn with room for `count` rows of memory for each row."""
-        same_length(row.shape[0], place.shape[1], row.shape[0])
-        same_length(PARTS, place.shape[0], PARTS)
-        if row.shape[0] * count > self.where.shape[0]:
-            self.where = np.empty(2 * row.shape[0] * count, np.int64)
-        self.turn += 1
-        return 0
-
-    cdef void copy(self, Py_ssize_t rows, uint8_t *to) noexcept nogil:
-        """Copy rows of memory; neighbours there are copied at once."""
-        cdef Py_ssize_t i = 0, run
-        cdef int64_t size = self.memory.shape[1], start
-        while i < rows:
-            start, run = self.where[i], 1
-            if start < 0:
-                memset(to, 0, size)
-            else:
-                while i + run < rows and self.where[i + run] == start + run:
-                    run += 1
-                memcpy(to, &self.memory[start, 0], run * size)
-            to += run * size
-            i += run
+cdef inline void copy_window(const Copy *copy, Py_ssize_t i) noexcept nogil:
+    """Copy one window; rows that are neighbours in memory are copied at once."""
+    cdef int64_t j = 0, run
+    cdef const int64_t *where = copy.where + i * copy.count
+    cdef uint8_t *to = copy.to + i * copy.count * copy.size
+    while j < copy.count:
+        run = 1
+        if where[j] < 0:
+            memset(to + j * copy.size, 0, copy.size)
+        else:
+            while j + run < copy.count and where[j + run] == where[j] + run:
+                run += 1
+            memcpy(to + j * copy.size, copy.memory + where[j] * copy.size, run * copy.size)
+        j += run
 
 
 @cython.final
 cdef class Part:
-    """What a batch takes of one field: of each start, or of the row after its transition (`later`), a window.
+    """What a batch takes of one field: at each start, or at the row after its transition (`later`), a window.
 
-    `shape` and `dtype` are those of what one start gives.
+    The window of a row are the `count` rows from row + `ahead` on. Before the row's episode stands its first row
+    (`repeat`) or zeros; behind it, which for `steps` is behind its last transition, and for row -1, zeros. `shape` and
+    `dtype` are those of what one start gives.
     """
 
     cdef Pool pool
     cdef object dtype
     cdef readonly tuple shape
-    cdef readonly int64_t ahead, count
-    cdef readonly bint repeat, later
+    cdef int64_t ahead
+    cdef readonly int64_t count
+    cdef bint repeat, steps, later
+    cdef int64_t[::1] where                         # rows of memory of the windows that are read now
 
-    def __init__(self, Pool pool not None, object dtype, tuple shape, int64_t ahead, int64_t count, bint repeat, bint later):
+    def __init__(self, Pool pool not None, object dtype, tuple shape, int64_t ahead, int64_t count, bint repeat,
+                 bint steps, bint later):
         self.pool, self.dtype, self.shape, self.later = pool, dtype, shape, later
-        self.ahead, self.count, self.repeat = ahead, count, repeat
+        self.ahead, self.count, self.repeat, self.steps = ahead, count, repeat, steps
+        self.where = np.empty(64, np.int64)
+
+    cdef bint find(self, const int64_t[:, ::1] place, const int64_t[::1] row) except -1:
+        """Find the windows in memory; return whether all are there."""
+        cdef bint there
+        same_length(row.shape[0], place.shape[1], row.shape[0])
+        same_length(PARTS, place.shape[0], PARTS)
+        if row.shape[0] * self.count > self.where.shape[0]:
+            self.where = np.empty(2 * row.shape[0] * self.count, np.int64)
+        self.pool.turn += 1
+        with nogil:
+            there = self.pool.resolve(place, row, self.ahead, self.count, self.repeat, self.steps, self.where)
+        return there
+
+    def missing(self, const int64_t[:, ::1] place not None, const int64_t[::1] row not None):
+        """Return the chunks that must be loaded before the windows of these rows can be gathered."""
+        if self.find(place, row):
+            return ()
+        where = np.asarray(self.where)[: row.shape[0] * self.count]
+        return (-2 - np.unique(where[where < -1])[::-1]).tolist()
+
+    def gather(self, const int64_t[:, ::1] place not None, const int64_t[::1] row not None, out not None):
+        """Copy the windows of these rows to `out`, unless a chunk is absent; return whether it was done."""
+        cdef Copy copy
+        cdef Py_ssize_t i
+        if not self.find(place, row):
+            return False
+        self.begin(&copy, out, row.shape[0])
+        with nogil:
+            for i in range(row.shape[0]):
+                copy_window(&copy, i)
+        PyBuffer_Release(&copy.view)
+        return True
+
+    cdef int begin(self, Copy *copy, object out, Py_ssize_t rows) except -1:
+        """Prepare the copying of windows that have been found."""
+        PyObject_GetBuffer(out, &copy.view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+        copy.size, copy.count = self.pool.memory.shape[1], self.count
+        if copy.view.len != rows * copy.count * copy.size:
+            PyBuffer_Release(&copy.view)
+            raise ValueError(f"{rows} windows of {copy.count * copy.size} bytes into {copy.view.len}")
+        copy.to = <uint8_t *> copy.view.buf
+        copy.memory = &self.pool.memory[0, 0] if copy.size else NULL
+        copy.where = &self.where[0]
+        return 0
 
 
 def gather_parts(list parts not None, const int64_t[:, ::1] place not None, const int64_t[:, ::1] after not None,
                  object take):
     """Return an array for each part, filled; None if a chunk is absent. Large ones are made by take(shape, dtype).
 
-    after[1]: the rows after the transitions.
+    after[1]: the rows after the transitions. All of one start is copied before the next: fields share frames.
     """
     cdef Part part
-    cdef list found = []
     cdef const int64_t[::1] now, later
+    cdef Copy[MOST_PARTS] copies
+    cdef Py_ssize_t ready = 0, i, k, count = len(parts)
+    cdef list found = []
     cdef bint there
     same_length(PARTS, place.shape[0], PARTS)
     same_length(2, after.shape[0], 2)
+    if count > MOST_PARTS:
+        return None
     now, later = place[ROW], after[1]
     for part in parts:
-        large = place.shape[1] * part.count * part.pool.memory.shape[1] >= LARGE
-        out = (take if large else EMPTY)((place.shape[1], *part.shape), part.dtype)
-        if part.later:
-            there = part.pool.copy_windows(place, later, part.ahead, part.count, part.repeat, out)
-        else:
-            there = part.pool.copy_windows(place, now, part.ahead, part.count, part.repeat, out)
+        there = part.find(place, later) if part.later else part.find(place, now)
         if not there:
             return None
-        found.append(out)
+    try:
+        for part in parts:
+            large = place.shape[1] * part.count * part.pool.memory.shape[1] >= LARGE
+            out = (take if large else EMPTY)((place.shape[1], *part.shape), part.dtype)
+            part.begin(&copies[ready], out, place.shape[1])
+            found.append(out)
+            ready += 1
+        with nogil:
+            for i in range(place.shape[1]):
+                for k in range(count):
+                    if copies[k].size:
+                        copy_window(&copies[k], i)
+    finally:
+        for k in range(ready):
+            PyBuffer_Release(&copies[k].view)
     return found

@@ -78,38 +78,34 @@ class Pool:
     def find(self, env: _Ints, row: _Ints, out: _Ints) -> bool:
         """Write which row of memory holds row[i] of env[i], -1 where its chunk is absent; return whether none is."""
 
-    def missing(self, place: _Ints, row: _Ints, ahead: int, count: int, repeat: bool) -> Sequence[int]:
-        """Return the chunks that a gather of these windows would have to load."""
-
-    def gather(self, place: _Ints, row: _Ints, ahead: int, count: int, repeat: bool, out: Any) -> bool:
-        """Copy the window of each row to `out`, unless a chunk is absent; return whether it was done."""
-
 @final
 class Part:
-    """What a batch takes of one field: of each start, or of the row after its transition (`later`), a window."""
+    """What a batch takes of one field: at each start, or at the row after its transition (`later`), a window."""
 
     def __init__(
-        self, pool: Pool, dtype: np.dtype[Any], shape: tuple[int, ...], ahead: int, count: int, repeat: bool, later: bool
+        self,
+        pool: Pool,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        ahead: int,
+        count: int,
+        repeat: bool,
+        steps: bool,
+        later: bool,
     ) -> None: ...
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of what one start gives."""
 
     @property
-    def ahead(self) -> int:
-        """First row of a window, from its start."""
-
-    @property
     def count(self) -> int:
         """Rows of a window."""
 
-    @property
-    def repeat(self) -> bool:
-        """Whether the first row of an episode stands for those before it."""
+    def missing(self, place: _Ints, row: _Ints) -> Sequence[int]:
+        """Return the chunks that must be loaded before the windows of these rows can be gathered."""
 
-    @property
-    def later(self) -> bool:
-        """Whether windows are those of the rows after the transitions."""
+    def gather(self, place: _Ints, row: _Ints, out: Any) -> bool:
+        """Copy the windows of these rows to `out`, unless a chunk is absent; return whether it was done."""
 
 def gather_parts(parts: list[Part], place: _Ints, after: _Ints, take: Any) -> list[Any] | None:
     """Return an array for each part, filled; None if a chunk is absent. Large ones are made by take(shape, dtype)."""

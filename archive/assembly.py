@@ -155,9 +155,8 @@ class Assembly:
 
     def previous(self, name: str, before: Places) -> Array:
         """Return a field one row earlier, as it is stored."""
-        column = self.rows.columns[name]
-        row = np.where(before.row < before.stop, before.row, -1).reshape(-1)
-        return column.windows(before.flat, row).reshape(*before.shape, *column.field.shape)
+        window = self.windows[name]
+        return window.rows(window.column.single, before, np.where(before.row < before.stop, before.row, -1))
 
     def nested(self, arrays: dict[str, Array]) -> dict[str, Any]:
         """Return fields by name with the parts of observation and action nested as they arrived, text as str."""
@@ -171,7 +170,8 @@ class Assembly:
 
     def transformed(self, place: Array, row: Array) -> Array:
         """Return the transformed rewards of rows (B,), float64; 0 where the row is -1."""
-        reward = self.rows.columns["reward"].windows(place, row)[:, 0].astype(np.float64)
+        column = self.rows.columns["reward"]
+        reward = column.windows(column.single, place, row).astype(np.float64)
         reward = reward * self.options.reward_scale + self.options.reward_shift
         if self.options.reward_clip is not None:
             reward = np.clip(reward, *self.options.reward_clip)
@@ -217,7 +217,7 @@ class Assembly:
                 last = place.high if window.observed else place.stop - 1
                 inside = place.at(np.clip(where, place.low[:, None], last[:, None]))
                 mask[name] = inside.row == where
-                read[name] = self.rewards(inside) if name == "reward" else window.plain(inside, inside.row)
+                read[name] = self.rewards(inside) if name == "reward" else window.plain(inside)
         return read, mask
 
 

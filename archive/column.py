@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ._rows import Pool
+from ._rows import Part, Pool
 from .buffers import Buffers
 from .chunk import decode, spread
 from .codec import CODECS
 from .errors import ArchiveError, DamagedError, MemoryBudgetError
 from .header import Header
 from .places import Places
+from .schema import is_observation
 
 Array = np.ndarray[Any, Any]
 
@@ -48,6 +49,7 @@ class Column:
         self.memory = np.empty((slots * self.chunk_rows, self.field.nbytes), np.uint8)
         self.values = self.memory.reshape(-1).view(self.dtype).reshape(len(self.memory), *self.field.shape)
         self.pool = Pool(self.memory, self.envs, self.chunk_rows)
+        self.single = self.part()
         self.open: set[int] = set()  # chunks with rows that are not in the file as a full chunk yet
         self.newest = np.zeros(self.envs, np.int64)  # of a writer: where in the pool each environment's last row is
         self.loads = 0  # how often a chunk had to be read
@@ -153,38 +155,43 @@ class Column:
                 self.pool.find(env, row, where)
             self.values[where] = values
 
-    def windows(self, place: Array, row: Array, ahead: int = 0, count: int = 1, repeat: bool = False) -> Array:
-        """Return rows row[i] + ahead .. row[i] + ahead + count - 1 of places (PARTS, B), as (B, count, *shape).
+    def part(self, ahead: int = 0, count: int | None = None, *, repeat: bool = False, later: bool = False) -> Part:
+        """Return what a batch takes of the field: rows row + ahead .. row + ahead + count - 1, one row without `count`.
 
-        In front of the episode stand zeros, or its first row with `repeat`; for row -1 and behind its end zeros.
-        Cost: one copy of the output.
+        `repeat`, `later`: see Part.
         """
-        out = self.buffers.take((len(row), count, *self.field.shape), self.dtype)
-        if len(row) * count <= self.pool.limit - len(self.open):
-            self.fill(place, row, ahead, count, repeat, out)
+        shape = self.field.shape if count is None else (count, *self.field.shape)
+        steps = not is_observation(self.name)
+        return Part(self.pool, self.dtype, shape, ahead, 1 if count is None else count, repeat, steps, later)
+
+    def windows(self, part: Part, place: Array, row: Array) -> Array:
+        """Return a part of these rows of places (PARTS, B). Cost: one copy of the output."""
+        out = self.buffers.take((len(row), *part.shape), self.dtype)
+        if len(row) * part.count <= self.pool.limit - len(self.open):
+            self.fill(part, place, row, out)
             return out
-        piece = self.items_at_once(count)
+        piece = self.items_at_once(part.count)
         for k in range(0, len(row), piece):
-            part = slice(k, k + piece)
-            self.fill(np.ascontiguousarray(place[:, part]), row[part], ahead, count, repeat, out[part])
+            some = slice(k, k + piece)
+            self.fill(part, np.ascontiguousarray(place[:, some]), row[some], out[some])
         return out
 
-    def fill(self, place: Array, row: Array, ahead: int, count: int, repeat: bool, out: Array) -> None:
+    def fill(self, part: Part, place: Array, row: Array, out: Array) -> None:
         """Copy windows that fit into memory together."""
         with self.lock:
-            if self.pool.gather(place, row, ahead, count, repeat, out):
+            if part.gather(place, row, out):
                 return
-            missing = self.pool.missing(place, row, ahead, count, repeat)
+            missing = part.missing(place, row)
         self.load_ahead(missing)
         with self.lock:  # what other threads have taken out again meanwhile, and what could not be read
-            while not self.pool.gather(place, row, ahead, count, repeat, out):
-                for chunk in self.pool.missing(place, row, ahead, count, repeat):
+            while not part.gather(place, row, out):
+                for chunk in part.missing(place, row):
                     self.load(chunk)
 
-    def missing(self, place: Array, row: Array, ahead: int, count: int, repeat: bool) -> list[int]:
-        """Return the chunks that windows of these rows would have to load."""
+    def missing(self, part: Part, place: Array, row: Array) -> list[int]:
+        """Return the chunks that a part of these rows would have to load."""
         with self.lock:
-            return list(self.pool.missing(place, row, ahead, count, repeat))
+            return list(part.missing(place, row))
 
     def items_at_once(self, count: int) -> int:
         """Return of how many windows the chunks are sure to fit into memory together."""
@@ -193,7 +200,7 @@ class Column:
 
     def gather(self, env: Array, row: Array) -> Array:
         """Return rows (B, *shape): row[i] of environment env[i]; -1 gives zeros."""
-        return self.windows(Places.outside(env, row).block, row)[:, 0]
+        return self.windows(self.single, Places.outside(env, row).block, row)
 
     def rows(self, env: int, start: int, stop: int) -> Array:
         """Return rows start to stop of one environment."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._rows import Part, gather_parts
+from ._rows import gather_parts
 from .column import Column
 from .places import Places
 from .rows import Rows
@@ -22,11 +22,11 @@ class Plan:
         later = [window for window in windows if window.observed]
         self.names, self.seen = [w.name for w in windows], [w.name for w in later]
         self.windows, self.rewards, self.rows = windows + later, rewards, rows
-        self.parts = [w.part() for w in windows] + [w.part(later=True) for w in later]
+        self.parts = [w.part for w in windows] + [w.taken(later=True) for w in later]
         self.columns = [window.column for window in self.windows]
         self.finished = all(window.is_finished for window in windows)
         if rewards is not None:
-            self.parts.append(Part(rewards.pool, rewards.dtype, (n_step,), 0, n_step, False, False))
+            self.parts.append(rewards.part(0, n_step))
             self.columns.append(rewards)
 
     def read(self, place: Places, after: Array) -> tuple[dict[str, Array], dict[str, Array], Array | None]:
@@ -50,8 +50,9 @@ class Plan:
 
     def load(self, place: Places, after: Array) -> list[Array]:
         """Return the array of each part, some of whose chunks are not in memory."""
-        rows = (place.row, after[1])
+        later = len(self.names), len(self.windows)
+        rows = [after[1] if later[0] <= k < later[1] else place.row for k in range(len(self.parts))]
         return [
-            column.windows(place.block, rows[p.later], p.ahead, p.count, p.repeat).reshape(len(place.row), *p.shape)
-            for column, p in zip(self.columns, self.parts, strict=True)
+            column.windows(part, place.block, row)
+            for column, part, row in zip(self.columns, self.parts, rows, strict=True)
         ]

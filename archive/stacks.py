@@ -22,7 +22,8 @@ def stored_stacks(rows: Rows) -> dict[str, Array]:
             low = rows.episodes.columns["start"][rows.episodes.current[env]]
             place = Places.outside(env, head)
             place.block[LOW] = low
-            frames = rows.columns[name].windows(place.block, head, 1 - field.stacked, field.stacked, repeat)
+            column = rows.columns[name]
+            frames = column.windows(column.part(1 - field.stacked, field.stacked, repeat=repeat), place.block, head)
             stacks[name] = np.zeros((len(rows.rows), field.stacked, *field.shape), field.dtype)
             stacks[name][env] = frames
     return stacks

@@ -31,12 +31,13 @@ class Window:
             raise FieldError(f"stack_axis {axis}: stacks of field {self.name!r} have {axes} axes")
         self.axis = axis if axis > 0 else axis + axes + 1
         dtype = options.cast.get(self.name, options.cast.get(self.name.split("/")[0]))
+        self.part = self.taken()
         self.dtype = None if dtype is None or self.name == "reward" else np.dtype(dtype)
 
-    def part(self, later: bool = False) -> Part:
-        """Return what a batch of transitions takes of the field, at its starts or after the transitions."""
-        shape = (self.count, *self.shape) if self.stacked else self.shape
-        return Part(self.column.pool, self.column.dtype, shape, 1 - self.count, self.count, self.repeat, later)
+    def taken(self, later: bool = False) -> Part:
+        """Return what a batch takes of the field, at rows or at those after their transitions."""
+        count = self.count if self.stacked else None
+        return self.column.part(1 - self.count, count, repeat=self.repeat, later=later)
 
     def read(self, place: Places, row: Array | None = None) -> Array:
         """Return the field at places, or at other rows of their episodes: (*places, [frames], *shape).
@@ -46,9 +47,11 @@ class Window:
         row = place.row if row is None else row
         if not self.observed:
             row = np.where(row < place.stop, row, -1)
-        found = self.column.windows(place.flat, row.reshape(-1), 1 - self.count, self.count, self.repeat)
-        frames = (self.count,) if self.stacked else ()
-        return self.finished(found.reshape(*row.shape, *frames, *self.shape))
+        return self.finished(self.rows(self.part, place, row))
+
+    def rows(self, part: Part, place: Places, row: Array) -> Array:
+        """Return a part of rows of any shape."""
+        return self.column.windows(part, place.flat, row.reshape(-1)).reshape(*row.shape, *part.shape)
 
     def finished(self, array: Array) -> Array:
         """Return what was read with the frames of stacks on their axis, in the dtype of option `cast`."""
@@ -60,14 +63,13 @@ class Window:
         """Whether `finished` changes nothing."""
         return self.dtype is None and (self.axis == 1 or not self.stacked)
 
-    def plain(self, place: Places, row: Array) -> Array:
-        """Return single rows."""
-        found = self.column.windows(place.flat, row.reshape(-1))
-        return self.casted(found.reshape(*row.shape, *self.shape))
+    def plain(self, place: Places) -> Array:
+        """Return single rows, not stacked."""
+        return self.casted(self.rows(self.column.single, place, place.row))
 
     def missing(self, place: Places, row: Array) -> list[int]:
         """Return the chunks that reading these rows would have to load."""
-        return self.column.missing(place.flat, row.reshape(-1), 1 - self.count, self.count, self.repeat)
+        return self.column.missing(self.part, place.flat, row.reshape(-1))
 
     def casted(self, array: Array) -> Array:
         """Return an array in the dtype that option `cast` gives the field, or the group it belongs to."""
