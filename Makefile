@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 KINDS := release debug coverage sanitize
 SOURCES := setup.py pyproject.toml archive/__init__.py $(wildcard _core/*.p*)
 
-CORE_TESTS := $(addprefix tests/test_,core.py draws.py file_object.py plain.py semantics.py)
+CORE_TESTS := $(addprefix tests/test_,core.py rows.py draws.py file_object.py plain.py semantics.py)
 CORE := $(addprefix $(CURDIR)/,_core/core.pyx _core/rows.pyx _core/append.pyx _core/file.pyx $(wildcard _core/*.pxd))
 SANITIZER := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
     PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1

@@ -56,8 +56,10 @@ cdef class Segments:
         self.reach, self.before, self.stride = reach, before, stride
         same_length(base.shape[0], size.shape[0], size.shape[0])
         same_length(start.shape[0], first.shape[0], episode.shape[0])
-        same_length(start.shape[0], reach.shape[0], before.shape[0])
+        same_length(start.shape[0], reach.shape[0], reach.shape[0])
+        same_length(start.shape[0], before.shape[0], before.shape[0])
         same_length(length.shape[0], final.shape[0], terminated.shape[0])
+        same_length(length.shape[0], truncated.shape[0], truncated.shape[0])
 
     cdef inline void place(self, int64_t segment, int64_t env, int64_t row, int64_t[:, ::1] out, Py_ssize_t i) noexcept nogil:
         """Write one place."""
@@ -82,7 +84,8 @@ cdef class Segments:
         """Write the places of rows whose segments are known."""
         cdef Py_ssize_t i
         same_length(row.shape[0], env.shape[0], segment.shape[0])
-        same_length(row.shape[0], out.shape[1], out.shape[1])
+        same_length(row.shape[0], out.shape[1], row.shape[0])
+        same_length(PARTS, out.shape[0], PARTS)
         with nogil:
             for i in range(row.shape[0]):
                 self.place(segment[i], env[i], row[i], out, i)
@@ -95,7 +98,9 @@ cdef class Segments:
         """
         cdef Py_ssize_t i
         cdef int64_t e, rest, s
-        same_length(rank.shape[0], out.shape[1], out.shape[1])
+        same_length(rank.shape[0], out.shape[1], rank.shape[0])
+        same_length(self.base.shape[0], until.shape[0], skip.shape[0])
+        same_length(PARTS, out.shape[0], PARTS)
         with nogil:
             for i in range(rank.shape[0]):
                 e = last_at_most(until, 0, until.shape[0], rank[i]) + 1
@@ -111,7 +116,9 @@ cdef class Segments:
         """
         cdef Py_ssize_t i
         cdef int64_t e, q, s, n = transitions.shape[0]
-        same_length(leaf.shape[0], out.shape[1], out.shape[1])
+        same_length(leaf.shape[0], out.shape[1], leaf.shape[0])
+        same_length(self.base.shape[0], n, n)
+        same_length(PARTS, out.shape[0], PARTS)
         with nogil:
             for i in range(leaf.shape[0]):
                 e, q = leaf[i] % n, leaf[i] // n
@@ -163,6 +170,7 @@ def look_ahead(const int64_t[:, ::1] place not None, int64_t n_step, bint shorte
     same_length(place.shape[1], discount.shape[0], discount.shape[0])
     same_length(n_step + 1, discounts.shape[0], discounts.shape[0])
     same_length(2, ahead.shape[0], flags.shape[0])
+    same_length(PARTS, place.shape[0], PARTS)
     with nogil:
         for i in range(place.shape[1]):
             row, stop = place[ROW, i], place[STOP, i]
@@ -331,7 +339,8 @@ cdef class Part:
     cdef readonly tuple shape
     cdef int64_t ahead
     cdef readonly int64_t count
-    cdef bint repeat, steps, later
+    cdef readonly bint later
+    cdef bint repeat, steps
     cdef int64_t[::1] where                         # rows of memory of the windows that are read now
 
     def __init__(self, Pool pool not None, object dtype, tuple shape, int64_t ahead, int64_t count, bint repeat,
@@ -399,6 +408,7 @@ def gather_parts(list parts not None, const int64_t[:, ::1] place not None, cons
     cdef bint there
     same_length(PARTS, place.shape[0], PARTS)
     same_length(2, after.shape[0], 2)
+    same_length(place.shape[1], after.shape[1], place.shape[1])
     if count > MOST_PARTS:
         return None
     now, later = place[ROW], after[1]

@@ -76,7 +76,7 @@ class SumTree:
         """Write the leaf that owns mass[i], 0 <= mass[i] <= total."""
 
     def draw(self, seed: int, batch: int, stratified: bool, leaf: _Ints, probability: _Floats) -> None:
-        """Write leaves chosen by the uniform numbers of (seed, batch) in proportion to their values, and value / total."""
+        """Write leaves chosen by the uniform numbers of (seed, batch), and value / total."""
 
     def copy_to(self, other: SumTree) -> None:
         """Set the first leaves of a larger tree to those of this one."""

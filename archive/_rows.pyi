@@ -101,6 +101,10 @@ class Part:
     def count(self) -> int:
         """Rows of a window."""
 
+    @property
+    def later(self) -> bool:
+        """Whether windows are those of the rows after the transitions."""
+
     def missing(self, place: _Ints, row: _Ints) -> Sequence[int]:
         """Return the chunks that must be loaded before the windows of these rows can be gathered."""
 

@@ -86,7 +86,8 @@ class Assembly:
         """Return how these fields are read."""
         windows = [self.windows[k] for k in names if k not in self.offset_names and k != "reward"]
         summed = "reward" in names and "reward" not in self.offset_names
-        return Plan(windows, self.rows.columns["reward"] if summed else None, self.options.n_step, self.rows)
+        rewards = self.rows.columns["reward"] if summed else None
+        return Plan(windows, rewards, self.options.n_step, self.rows, self.options.overlap)
 
     def read(self, plan: Plan, place: Places, after: Array, more: dict[str, Array]) -> dict[str, Any]:
         """Return the fields of a plan at the starts of transitions, `more` beside them, and what was seen after."""
@@ -149,7 +150,9 @@ class Assembly:
             return arrays
         before = place.at(np.where(place.row > place.low, place.row - 1, -1))
         for name in self.options.previous:
-            found = {k: self.rewards(before) if k == "reward" else self.previous(k, before) for k in self.matching(name)}
+            found = {
+                k: self.rewards(before) if k == "reward" else self.previous(k, before) for k in self.matching(name)
+            }
             arrays[f"prev_{name}"] = nest(name, decoded(found), self.rows.header.schema.tuples)
         return arrays | {name: self.extra(name, place) for name in self.options.extras}
 

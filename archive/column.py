@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ class Column:
             if self.pool.slot(chunk) < 0:
                 spread(decoded, self.dtype.itemsize, self.bytes_of(self.claim(chunk)))
 
-    def load_ahead(self, chunks: list[int]) -> None:
+    def load_ahead(self, chunks: Sequence[int]) -> None:
         """Bring chunks into the pool as far as there is room; what cannot be read will be missed when it is needed."""
         for chunk in chunks:
             with contextlib.suppress(OSError, ArchiveError):

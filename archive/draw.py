@@ -24,25 +24,25 @@ class Draw(NamedTuple):
     asked: tuple[int, float | None]
     batch: int
     epochs: dict[str, Any]
-    index: Array
+    ids: Array
     weight: Array
     place: Places
     loading: Loading | None = None
 
     def state(self) -> dict[str, Any]:
         """Return what `from_state` needs."""
-        fields = {name: getattr(self, name) for name in ("asked", "batch", "epochs", "index", "weight")}
+        fields = {name: getattr(self, name) for name in ("asked", "batch", "epochs", "ids", "weight")}
         return {**fields, "asked": list(self.asked), "place": self.place.block}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], rows: Rows) -> Draw:
         """Undo `state`; StateError for rows that the run does not have."""
         count, beta = state["asked"]
-        index, weight = np.array(state["index"], np.int64), np.array(state["weight"], np.float32)
+        ids, weight = np.array(state["ids"], np.int64), np.array(state["weight"], np.float32)
         place = Places(np.array(state["place"], np.int64, order="C"))
-        if not index.shape == weight.shape == place.shape[:1] == (count,) or not inside(place, rows):
+        if not ids.shape == weight.shape == place.shape[:1] == (count,) or not inside(place, rows):
             raise StateError(f"{rows.path}: the state has drawn rows that this run does not have")
-        return cls((count, beta), int(state["batch"]), dict(state["epochs"]), index, weight, place)
+        return cls((count, beta), int(state["batch"]), dict(state["epochs"]), ids, weight, place)
 
 
 def inside(place: Places, rows: Rows) -> bool:

@@ -57,6 +57,7 @@ class Options:
     reward_shift: float = 0.0
     reward_clip: tuple[float, float] | None = None
     missing_final: str = "drop"
+    overlap: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -88,6 +89,10 @@ class Options:
             raise FieldError("offsets and sequence_length exclude each other: a sequence is a window already")
         if not is_int(self.stack_axis) or self.stack_axis == 0:
             raise FieldError(f"stack_axis {self.stack_axis!r}: expected 1 or more, or a negative axis; 0 is the batch")
+        if not isinstance(self.overlap, bool) or (
+            self.overlap and (self.sequence_length is not None or self.n_step != 1)
+        ):
+            raise FieldError(f"overlap {self.overlap!r}: expected True or False; True needs transitions of one step")
         if self.sequence_length is not None and self.n_step != 1:
             raise FieldError("n_step and sequence_length exclude each other: sequences hold raw rewards")
 

@@ -42,12 +42,13 @@ class Places:
     @property
     def ids(self) -> Array:
         """The ids of the rows."""
-        return self.block[ENV] << 32 | self.block[ROW]
+        return np.asarray(self.block[ENV] << 32 | self.block[ROW])
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(B,) or (B, J)."""
-        return self.block.shape[1:]
+        shape: tuple[int, ...] = self.block.shape
+        return shape[1:]
 
     @property
     def flat(self) -> Array:

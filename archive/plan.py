@@ -16,15 +16,19 @@ Array = np.ndarray[Any, Any]
 
 
 class Plan:
-    """The fields of `windows` at the start of each transition, observations after it too, and `n_step` rewards."""
+    """The fields of `windows` at the start of each transition, observations after it too, and `n_step` rewards.
 
-    def __init__(self, windows: list[Window], rewards: Column | None, n_step: int, rows: Rows) -> None:
-        later = [window for window in windows if window.observed]
-        self.names, self.seen = [w.name for w in windows], [w.name for w in later]
-        self.windows, self.rewards, self.rows = windows + later, rewards, rows
-        self.parts = [w.part for w in windows] + [w.taken(later=True) for w in later]
-        self.columns = [window.column for window in self.windows]
-        self.finished = all(window.is_finished for window in windows)
+    With `overlap` an observation and the one after it are views of one array.
+    """
+
+    def __init__(self, windows: list[Window], rewards: Column | None, n_step: int, rows: Rows, overlap: bool) -> None:
+        self.rows, self.summed = rows, rewards is not None
+        self.now = [w for w in windows if not (overlap and w.observed)]
+        self.later = [w for w in windows if w.observed and not overlap]
+        self.both = [w for w in windows if w.observed and overlap]
+        self.parts = [w.part for w in self.now] + [w.taken(later=True) for w in self.later]
+        self.parts += [w.taken_once() for w in self.both]
+        self.columns = [w.column for w in (*self.now, *self.later, *self.both)]
         if rewards is not None:
             self.parts.append(rewards.part(0, n_step))
             self.columns.append(rewards)
@@ -38,20 +42,17 @@ class Plan:
             found = gather_parts(self.parts, place.block, after, self.rows.buffers.take)
         if found is None:
             found = self.load(place, after)
-        reward = found.pop() if self.rewards is not None else None
-        if not self.finished:
-            found = [window.finished(array) for window, array in zip(self.windows, found, strict=True)]
-        count = len(self.names)
-        return (
-            dict(zip(self.names, found[:count], strict=True)),
-            dict(zip(self.seen, found[count:], strict=True)),
-            reward,
-        )
+        reward = found.pop() if self.summed else None
+        first, second = len(self.now), len(self.now) + len(self.later)
+        now = {w.name: w.finished(array) for w, array in zip(self.now, found[:first], strict=True)}
+        later = {w.name: w.finished(array) for w, array in zip(self.later, found[first:second], strict=True)}
+        for w, array in zip(self.both, found[second:], strict=True):
+            now[w.name], later[w.name] = w.halves(array)
+        return now, later, reward
 
     def load(self, place: Places, after: Array) -> list[Array]:
         """Return the array of each part, some of whose chunks are not in memory."""
-        later = len(self.names), len(self.windows)
-        rows = [after[1] if later[0] <= k < later[1] else place.row for k in range(len(self.parts))]
+        rows = [after[1] if part.later else place.row for part in self.parts]
         return [
             column.windows(part, place.block, row)
             for column, part, row in zip(self.columns, self.parts, rows, strict=True)

@@ -121,7 +121,11 @@ class Priorities:
 
     def weights(self, probability: Array, beta: float) -> Array:
         """Return (N P)^-beta over the largest of the batch or of all, float32; N counts the valid starts."""
-        weight, most, result = np.power(len(self.valid) * probability, -beta), -1.0, np.empty(len(probability), np.float32)
+        weight, most, result = (
+            np.power(len(self.valid) * probability, -beta),
+            -1.0,
+            np.empty(len(probability), np.float32),
+        )
         if self.sampler.normalize == "global":
             most = float(np.power(len(self.valid) * (self.tree.smallest / self.tree.total), -beta))
         weigh(weight, most, result)

@@ -13,6 +13,7 @@ from ._core import ranks
 from .assembly import Assembly, check_out, fill
 from .batch import Batch
 from .casting import as_array, is_int, is_number
+from .draw import Draw
 from .epochs import Epochs
 from .errors import (
     ArchiveError,
@@ -22,7 +23,6 @@ from .errors import (
     NotEnoughData,
     StateError,
 )
-from .draw import Draw
 from .guard import lock
 from .leaves import position, split
 from .loader import Loading
@@ -106,7 +106,7 @@ class Replay:
                 drawn.loading.wait()
             with self._rows.reading:
                 self._rows.require_open()
-                batch = self._assembly.make(drawn.index, drawn.weight, drawn.place)
+                batch = self._assembly.make(drawn.ids, drawn.weight, drawn.place)
             if out is None:
                 return batch
             check_out(out, batch.asdict())
@@ -120,7 +120,7 @@ class Replay:
         """Draw the next batch's ids and weights without reading its rows."""
         with lock:
             drawn = self._next(batch_size, beta)
-            return drawn.index, drawn.weight
+            return drawn.ids, drawn.weight
 
     def gather(self, index: Any, fields: Sequence[str] | None = None) -> Batch:
         """Return the transitions that start at these ids, all of them valid starts; `fields` limits what is read."""

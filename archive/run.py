@@ -213,6 +213,7 @@ class Run:
         reward_shift: float = UNSET,
         reward_clip: float | tuple[float, float] | None = UNSET,
         missing_final: str = UNSET,
+        overlap: bool = UNSET,
         seed: int = UNSET,
         prefetch: int | None = None,
         state: Mapping[str, Any] | None = None,
@@ -229,6 +230,10 @@ class Run:
         start. previous: fields of the row before as prev_<field>. extras: "timestep", "episode", "remaining",
         "return_to_go". cast: dtypes by field. Rewards are scaled, shifted and clipped in that order, per step.
         missing_final="shorten": end n-step returns before a final observation that is missing (d3rlpy's rule).
+
+        overlap=True: observation and next_observation are views of one array, read once, which is faster; for
+        transitions of one step. Where an episode terminated without a final observation, only the last frame of
+        next_observation is zeros then.
 
         prefetch: so many batches are drawn ahead, and what they need is loaded in the background; by default 2 on a
         run open for reading, 0 otherwise. Batches do not depend on it, but priorities set meanwhile come later.

@@ -71,9 +71,21 @@ class ValidStarts:
     def look(self) -> Segments:
         """Return the episodes as compiled code sees them, until something changes."""
         segments, columns = self.rows.episodes.segments, self.rows.episodes.columns
-        flags = (columns[name].view(np.uint8) for name in ("final", "terminated", "truncated"))
-        where = (segments.base, segments.size, segments.start, segments.first, segments.episode)
-        return Segments(*where, columns["length"], *flags, self.reach, self.before, self.rule.stride)
+        final, terminated, truncated = (columns[k].view(np.uint8) for k in ("final", "terminated", "truncated"))
+        return Segments(
+            segments.base,
+            segments.size,
+            segments.start,
+            segments.first,
+            segments.episode,
+            columns["length"],
+            final,
+            terminated,
+            truncated,
+            self.reach,
+            self.before,
+            self.rule.stride,
+        )
 
     def count(self, env: int) -> None:
         """Count an environment's valid starts from its first segment on that is not settled."""

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Window:
-    """The field of `column` under `options`: `count` frames up to a row, `stacked` if they have an axis of their own."""
+    """The field of `column` under `options`: `count` frames up to a row, `stacked` if they have an axis."""
 
     def __init__(self, column: Column, options: Options) -> None:
         self.column, self.name, self.shape = column, column.name, column.field.shape
@@ -39,6 +39,15 @@ class Window:
         count = self.count if self.stacked else None
         return self.column.part(1 - self.count, count, repeat=self.repeat, later=later)
 
+    def taken_once(self) -> Part:
+        """Return what a batch takes of the field, at rows and at those behind them at once: one row more."""
+        return self.column.part(1 - self.count, self.count + 1, repeat=self.repeat)
+
+    def halves(self, array: Array) -> tuple[Array, Array]:
+        """Return views of what `taken_once` gave: at the rows, and at those behind them."""
+        now, later = (array[:, :-1], array[:, 1:]) if self.stacked else (array[:, 0], array[:, 1])
+        return self.finished(now), self.finished(later)
+
     def read(self, place: Places, row: Array | None = None) -> Array:
         """Return the field at places, or at other rows of their episodes: (*places, [frames], *shape).
 
@@ -55,13 +64,10 @@ class Window:
 
     def finished(self, array: Array) -> Array:
         """Return what was read with the frames of stacks on their axis, in the dtype of option `cast`."""
-        lead = array.ndim - len(self.shape) - 1
-        return self.casted(np.moveaxis(array, lead, lead + self.axis - 1) if self.stacked and self.axis > 1 else array)
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether `finished` changes nothing."""
-        return self.dtype is None and (self.axis == 1 or not self.stacked)
+        if self.stacked and self.axis > 1:
+            lead = array.ndim - len(self.shape) - 1
+            array = np.moveaxis(array, lead, lead + self.axis - 1)
+        return self.casted(array)
 
     def plain(self, place: Places) -> Array:
         """Return single rows, not stacked."""

@@ -1,4 +1,4 @@
-"""The compiled kernels against plain Python: sum tree, chunk table, windows, gathers, returns, shuffles, checksum."""
+"""The compiled kernels against plain Python: random numbers, sum tree, returns, shuffles, checksum."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from model import philox, uniforms
 
 from archive import _core, samplers
-from archive._core import ChunkTable, SumTree
+from archive._core import SumTree
 
 Array = np.ndarray[Any, Any]
 SIZES = [*range(1, 71), 511, 512, 513, 10_000]
@@ -195,6 +194,58 @@ def test_tree_refuses_leaves_it_does_not_have(leaf: int) -> None:
     assert leaves_of(tree).tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("size", [1, 7, 64, 513, 10_000])
+def test_draw_finds_what_find_finds(size: int, stratified: bool) -> None:
+    """More at once than go down together, from leaves of which many are 0."""
+    rng = np.random.default_rng(size)
+    leaves = rng.random(size) * (rng.random(size) < 0.5)
+    leaves[rng.integers(size)] = 0.3
+    tree, count = tree_of(leaves), 150
+    leaf, probability = np.empty(count, np.int64), np.empty(count)
+    tree.draw(7, 3, stratified, leaf, probability)
+    share = np.array(uniforms(7, 3, count))
+    mass = ((np.arange(count) + share) / count if stratified else share) * tree.total
+    assert leaf.tolist() == find(tree, np.minimum(mass, np.nextafter(tree.total, 0))).tolist()
+    assert probability.tolist() == (leaves[leaf] / tree.total).tolist()
+
+
+def test_draw_refuses_a_tree_of_zeros() -> None:
+    leaf, probability = np.full(2, -9), np.full(2, -9.0)
+    with pytest.raises(ValueError, match="total 0"):
+        tree_of([0.0, 0.0]).draw(0, 0, True, leaf, probability)
+    with pytest.raises(ValueError, match="disagree"):
+        tree_of([1.0]).draw(0, 0, True, leaf, probability[:1])
+    assert (leaf == -9).all()
+    assert (probability == -9).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 70, 10**12])
+def test_ranks_are_those_of_the_uniform_numbers(count: int) -> None:
+    out = np.empty(37, np.int64)
+    _core.ranks(11, 5, count, out)
+    assert out.tolist() == [min(int(u * count), count - 1) for u in uniforms(11, 5, 37)]
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True)))
+def test_largest_of_numbers_that_are_not_negative(values: list[float]) -> None:
+    found = _core.largest(np.array(values, np.float64))
+    if all(value >= 0 for value in values):
+        assert found == max(values, default=0.0)
+    else:
+        assert math.isnan(found)
+
+
+def test_weights_are_divided_by_the_largest_or_by_what_is_given() -> None:
+    out = np.empty(3, np.float32)
+    _core.weigh(np.array([1.0, 4.0, 2.0]), -1.0, out)
+    assert out.tolist() == [0.25, 1.0, 0.5]
+    _core.weigh(np.array([1.0, 4.0, 2.0]), 8.0, out)
+    assert out.tolist() == [0.125, 0.5, 0.25]
+    with pytest.raises(ValueError, match="disagree"):
+        _core.weigh(np.ones(2), 1.0, out)
+
+
 def test_tree_refuses_arrays_that_do_not_fit() -> None:
     tree = tree_of([1.0, 2.0])
     room = np.full(3, -1, np.int64)
@@ -214,137 +265,7 @@ def test_tree_refuses_arrays_that_do_not_fit() -> None:
     assert leaves_of(tree).tolist() == [1.0, 2.0]
 
 
-# --- chunk table
-
-
-class TableMachine(RuleBasedStateMachine):
-    """A chunk table of six slots against a dict: pinned chunks and those of the present gather keep their slots."""
-
-    SLOTS, CHUNKS, ENVS, ROWS = 6, 100, 2, 4
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.limit = ChunkTable(self.SLOTS), self.SLOTS
-        self.slots: dict[int, int] = {}
-        self.pinned: set[int] = set()
-        self.touched: set[int] = set()
-
-    @rule(chunk=st.integers(0, CHUNKS - 1), pin=st.booleans())
-    def claim(self, chunk: int, pin: bool) -> None:
-        if chunk in self.slots:
-            return
-        held = {self.slots[c] for c in self.pinned | self.touched}
-        slot = self.table.claim(chunk)
-        if len(held & set(range(self.limit))) == self.limit:
-            assert slot == -1
-            return
-        assert slot in set(range(self.limit)) - held
-        self.slots = {c: s for c, s in self.slots.items() if s != slot} | {chunk: slot}
-        self.touched.add(chunk)
-        if pin:
-            self.table.pin(chunk, True)
-            self.pinned.add(chunk)
-
-    @rule(place=st.integers(0, SLOTS))
-    def unpin(self, place: int) -> None:
-        if self.pinned:
-            chunk = sorted(self.pinned)[place % len(self.pinned)]
-            self.table.pin(chunk, False)
-            self.pinned.discard(chunk)
-
-    @rule(chunk=st.integers(0, CHUNKS + 50))
-    def drop(self, chunk: int) -> None:
-        self.table.drop(chunk)
-        self.forget(chunk)
-
-    def forget(self, chunk: int) -> None:
-        self.slots.pop(chunk, None)
-        self.pinned.discard(chunk)
-        self.touched.discard(chunk)
-
-    @rule(slots=st.integers(-1, SLOTS + 2))
-    def limit_to(self, slots: int) -> None:
-        self.table.limit_to(slots)
-        self.limit = max([1, min(slots, self.SLOTS), *(self.slots[c] + 1 for c in self.pinned)])
-        for chunk in [c for c, s in self.slots.items() if s >= self.limit]:
-            self.forget(chunk)
-        assert self.table.limit == self.limit
-
-    @rule(
-        wanted=st.lists(
-            st.tuples(st.integers(0, ENVS - 1), st.lists(st.integers(-2, 60), min_size=3, max_size=3)), max_size=4
-        )
-    )
-    def resolve(self, wanted: list[tuple[int, list[int]]]) -> None:
-        env, row = ints([e for e, _ in wanted]), ints([r for _, r in wanted]).reshape(-1, 3)
-        out = np.full(row.shape, -9, np.int64)
-        missing = self.table.resolve(env, row, self.ENVS, self.ROWS, out)
-        chunks = np.where(row < 0, -1, row // self.ROWS * self.ENVS + env[:, None])
-        asked = set(chunks.ravel().tolist()) - {-1}
-        assert list(missing) == sorted(asked - set(self.slots))
-        self.touched = asked & set(self.slots)
-        for place, chunk in np.ndenumerate(chunks):
-            slot = self.slots.get(int(chunk), -1)
-            there = slot * self.ROWS + row[place] % self.ROWS if slot >= 0 else -2
-            assert out[place] == (-1 if chunk == -1 else there)
-
-    @invariant()
-    def agrees(self) -> None:
-        for chunk in [*range(self.CHUNKS), -1, 10**9]:
-            assert self.table.slot(chunk) == self.slots.get(chunk, -1)
-
-
-TestChunkTable = TableMachine.TestCase
-
-
-# --- windows and gathers
-
-
-@given(
-    starts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(-1, 30)), max_size=6),
-    offsets=st.lists(st.integers(-8, 8), max_size=6),
-    repeat=st.booleans(),
-)
-def test_windows_are_clamped_to_the_episode(
-    starts: list[tuple[int, int, int]], offsets: list[int], repeat: bool
-) -> None:
-    start, low, high = ints(starts).reshape(-1, 3).T.copy()
-    out = np.full((len(starts), len(offsets)), -9, np.int64)
-    _core.windows(start, ints(offsets), low, high, repeat, out)
-    for i, (at, first, last) in enumerate(starts):
-        for j, offset in enumerate(offsets):
-            before = first if repeat and first <= last else -1
-            expected = -1 if at + offset > last else before if at + offset < first else at + offset
-            assert out[i, j] == expected
-
-
-def test_windows_refuse_lengths_that_disagree() -> None:
-    two, three, out = ints([0, 0]), ints([0, 0, 0]), np.full((2, 1), -9, np.int64)
-    for arrays in ((three, two, two), (two, three, two), (two, two, three)):
-        with pytest.raises(ValueError, match="disagree"):
-            _core.windows(arrays[0], ints([0]), arrays[1], arrays[2], False, out)
-    with pytest.raises(ValueError, match="disagree"):
-        _core.windows(two, ints([0, 1]), two, two, False, out)
-    assert (out == -9).all()
-
-
-@given(rows=st.lists(st.integers(-2, 9), max_size=20), width=st.integers(0, 70))
-def test_gather_copies_rows_and_gives_zeros_for_none(rows: list[int], width: int) -> None:
-    pool = np.random.default_rng(width).integers(1, 256, (10, width), np.uint8)
-    out = np.full((len(rows), width), 77, np.uint8)
-    _core.gather(pool, ints(rows), out)
-    expected = [pool[row] if row >= 0 else np.zeros(width, np.uint8) for row in rows]
-    np.testing.assert_array_equal(out, np.array(expected, np.uint8).reshape(len(rows), width))
-
-
-def test_gather_refuses_rows_and_shapes_that_do_not_fit() -> None:
-    pool, out = np.ones((4, 3), np.uint8), np.full((2, 3), 77, np.uint8)
-    with pytest.raises(IndexError, match="row 4 of a pool of 4"):
-        _core.gather(pool, ints([0, 4]), out)
-    for rows, width in ((1, 3), (3, 3), (2, 2)):
-        with pytest.raises(ValueError, match="disagree"):
-            _core.gather(pool, ints([0] * rows), np.ones((2, width), np.uint8))
-    assert (out == 77).all()
+# --- returns
 
 
 @given(
@@ -353,114 +274,28 @@ def test_gather_refuses_rows_and_shapes_that_do_not_fit() -> None:
     gamma=st.floats(0, 1),
 )
 def test_returns_sum_the_steps_taken(rewards: list[list[float]], steps: list[int], gamma: float) -> None:
-    out = np.empty(len(rewards))
-    _core.returns(np.array(rewards), ints(steps[: len(rewards)]), gamma, out)
+    out = np.empty(len(rewards), np.float32)
+    clip = (-1e5, 2e5)
+    _core.returns(np.array(rewards), ints(steps[: len(rewards)]), 0.5, -3.0, *clip, gamma, out)
     for i, row in enumerate(rewards):
-        terms = [gamma**k * row[k] for k in range(min(steps[i], 4))]
-        assert out[i] == pytest.approx(math.fsum(terms), rel=1e-12, abs=1e-12 * sum(map(abs, terms)))
+        terms = [gamma**k * min(max(row[k] * 0.5 - 3.0, clip[0]), clip[1]) for k in range(min(steps[i], 4))]
+        assert out[i] == pytest.approx(math.fsum(terms), rel=1e-6, abs=1e-6 * sum(map(abs, terms)))
+
+
+def test_returns_keep_what_is_no_number_and_overflow_to_infinity() -> None:
+    out = np.empty(3, np.float32)
+    _core.returns(np.array([[np.nan], [1e300], [-np.inf]]), ints([1, 1, 1]), 1.0, 0.0, -np.inf, np.inf, 1.0, out)
+    np.testing.assert_array_equal(out, np.array([np.nan, np.inf, -np.inf], np.float32))
+    _core.returns(np.array([[np.nan], [1e300], [-np.inf]]), ints([1, 1, 0]), 1.0, 0.0, -2.0, 2.0, 1.0, out)
+    np.testing.assert_array_equal(out, np.array([np.nan, 2, 0], np.float32))
 
 
 def test_returns_refuse_lengths_that_disagree() -> None:
     for rewards, steps, out in ((2, 3, 2), (2, 2, 3), (3, 2, 2)):
+        room = np.full(out, 7, np.float32)
         with pytest.raises(ValueError, match="disagree"):
-            _core.returns(np.ones((rewards, 2)), ints([1] * steps), 0.9, np.empty(out))
-
-
-# --- which rows may be drawn
-
-
-def segments(seed: int) -> tuple[list[list[tuple[int, int, int]]], dict[str, Array]]:
-    """Return per environment its episodes as (first row, transitions, valid starts), and the kernels' arrays."""
-    rng = np.random.default_rng(seed)
-    envs: list[list[tuple[int, int, int]]] = []
-    for _ in range(rng.integers(1, 5)):
-        row, mine = 0, []
-        for _ in range(rng.integers(0, 6)):
-            row += int(rng.integers(0, 3))  # rows that were given up
-            length = int(rng.integers(0, 6))
-            mine.append((row, length, int(rng.integers(0, length + 1))))
-            row += length + 1
-        envs.append(mine)
-    room = [len(mine) + int(rng.integers(0, 3)) for mine in envs]
-    base = ints(np.cumsum([0, *room])[:-1])
-    arrays = {name: np.full(sum(room), -999, np.int64) for name in ("start", "first", "valid")}
-    for at, mine in zip(base.tolist(), envs, strict=True):
-        for k, (row, _, _) in enumerate(mine):
-            arrays["start"][at + k] = row
-            arrays["first"][at + k] = sum(length for _, length, _ in mine[:k])
-            arrays["valid"][at + k] = sum(valid for _, _, valid in mine[:k])
-    return envs, {**arrays, "base": base, "size": ints([len(mine) for mine in envs])}
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_rows_are_found_in_their_episodes(seed: int) -> None:
-    envs, arrays = segments(seed)
-    asked = [(env, row) for env in range(len(envs)) for row in range(40)]
-    out = np.full(len(asked), -9, np.int64)
-    env, row = ints(asked).T.copy()
-    _core.find_rows(env, row, arrays["base"], arrays["size"], arrays["start"], out)
-    for (e, r), found in zip(asked, out.tolist(), strict=True):
-        before = [k for k, (start, _, _) in enumerate(envs[e]) if start <= r]
-        assert found == (arrays["base"][e] + before[-1] if before else -1)
-
-
-@pytest.mark.parametrize("stride", [1, 2, 5])
-@pytest.mark.parametrize("seed", range(30))
-def test_valid_starts_are_counted_environment_by_environment(seed: int, stride: int) -> None:
-    envs, arrays = segments(seed)
-    rng, expected, skip, until = np.random.default_rng(seed), [], [], []
-    for e, mine in enumerate(envs):
-        starts = [(e, row + k * stride) for row, _, valid in mine for k in range(valid)]
-        skip.append(int(rng.integers(0, len(starts) + 1)))
-        expected += starts[skip[-1] :]
-        until.append(len(expected))
-    env, row = np.empty(len(expected), np.int64), np.empty(len(expected), np.int64)
-    where = (arrays["base"], arrays["size"], arrays["start"], arrays["valid"])
-    _core.pick_valid(np.arange(len(expected)), ints(until), ints(skip), *where, stride, env, row)
-    assert list(zip(env.tolist(), row.tolist(), strict=True)) == expected
-
-
-@pytest.mark.parametrize("capacity", [0, 1, 3, 7])
-@pytest.mark.parametrize("seed", range(30))
-def test_leaves_belong_to_transitions_by_age(seed: int, capacity: int) -> None:
-    envs, arrays = segments(seed)
-    expected = {}
-    for e, mine in enumerate(envs):
-        found = [(e, row + k) for row, length, _ in mine for k in range(length)]
-        for q in range(max(len(found) - capacity, 0) if capacity else 0, len(found)):
-            expected[(q % capacity if capacity else q) * len(envs) + e] = found[q]
-    slots = ints(sorted(expected))
-    env, row = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
-    transitions = ints([sum(length for _, length, _ in mine) for mine in envs])
-    where = (arrays["base"], arrays["size"], arrays["start"], arrays["first"])
-    _core.pick_slots(slots, transitions, capacity, *where, env, row)
-    assert dict(zip(slots.tolist(), zip(env.tolist(), row.tolist(), strict=True), strict=True)) == expected
-
-
-@pytest.mark.parametrize("short", range(3))
-def test_kernels_that_find_rows_refuse_lengths_that_disagree(short: int) -> None:
-    """Not even the first entry is written."""
-    _, arrays = segments(0)
-    zeros, room = [ints([0, 0, 0])[k == short :] for k in range(3)], np.full(3, -9, np.int64)
-    base, size, start, first = (arrays[name] for name in ("base", "size", "start", "first"))
-    counts = ints([0] * len(base))
-    calls: list[Any] = [
-        lambda a, b, c: _core.find_rows(a, b, base, size, start, c),
-        lambda a, b, c: _core.pick_valid(a, counts, counts, base, size, start, first, 1, b, c),
-        lambda a, b, c: _core.pick_slots(a, counts, 0, base, size, start, first, b, c),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match="disagree"):
-            call(*zeros[:2], room[short == 2 :])
-        assert (room == -9).all()
-
-
-def test_table_refuses_lengths_that_disagree() -> None:
-    table, room = ChunkTable(4), np.full((3, 2), -9, np.int64)
-    for env, row, out in ((2, (3, 2), room), (3, (3, 2), room[:2]), (3, (3, 1), room)):
-        with pytest.raises(ValueError, match="disagree"):
-            table.resolve(ints([0] * env), np.zeros(row, np.int64), 1, 4, out)
-    assert (room == -9).all()
+            _core.returns(np.ones((rewards, 2)), ints([1] * steps), 1.0, 0.0, -1.0, 1.0, 0.9, room)
+        assert (room == 7).all()
 
 
 # --- bytes of chunks

@@ -232,6 +232,41 @@ def test_fields_limit_what_is_gathered(twin: Callable[..., Twin]) -> None:
         replay.gather([0], ["speed"])
 
 
+@pytest.mark.parametrize("envs", [1, 3])
+@pytest.mark.parametrize(
+    "options", [{}, {"stack": 4}, {"stack": 3, "padding": "repeat"}, {"stack": 2, "stack_axis": -1}]
+)
+def test_overlap_reads_both_observations_once(twin: Callable[..., Twin], envs: int, options: Any) -> None:
+    """They are views of one array; only behind a terminated end do frames of the episode stay in the next stack."""
+    both = twin(envs)
+    both.play(0, 150)
+    a, b = (both.run.replay(batch_size=200, overlap=overlap, **options) for overlap in (True, False))
+    for _ in range(3):
+        found, expected = a.sample().asdict(), b.sample().asdict()
+        assert np.may_share_memory(found["observation"], found["next_observation"])
+        ended = expected["terminated"]
+        assert ended.any()
+        assert not ended.all()
+        later, next_ = found.pop("next_observation"), expected.pop("next_observation")
+        np.testing.assert_array_equal(later[~ended], next_[~ended])
+        if options:
+            axis = options.get("stack_axis", 1)
+            last, before = (np.moveaxis(array, axis, 1)[ended] for array in (later, found["observation"]))
+            np.testing.assert_array_equal(last[:, :-1], before[:, 1:])
+            np.testing.assert_array_equal(last[:, -1], np.moveaxis(next_, axis, 1)[ended][:, -1])
+        assert same(found, expected)
+
+
+@pytest.mark.parametrize("options", [{"n_step": 2}, {"sequence_length": 3}])
+def test_overlap_needs_transitions_of_one_step(twin: Callable[..., Twin], options: Any) -> None:
+    both = twin()
+    both.play(0, 20)
+    for overlap in (True, 1, "yes"):
+        with pytest.raises(archive.FieldError, match="overlap"):
+            both.run.replay(overlap=overlap, **(options if overlap is True else {}))
+    assert both.run.replay(overlap=False, **options).options.overlap is False
+
+
 def test_rewards_that_are_not_numbers_stay_in_their_own_returns(path: Path) -> None:
     rewards = [1.0, 2.0, np.nan, 4.0, 5.0, np.inf, 7.0, 8.0]
     with archive.create(path, archive.Schema(FIELDS), commit_every=None) as run:
