@@ -97,8 +97,8 @@ def drawn_from(path: Path) -> dict[str, Any]:
     with archive.open(path) as run:
         last = run.last_checkpoint
         assert last is not None
-        fresh = run.replay(batch_size=8, n_step=1, seed=2**63 + 1)
-        plain = run.replay(batch_size=5, seed=3, sampler=archive.Prioritized(stratified=False))
+        fresh = run.replay(batch_size=8, n_step=1, seed=2**63 + 1, prefetch=0)
+        plain = run.replay(batch_size=5, seed=3, sampler=archive.Prioritized(stratified=False), prefetch=0)
         return {
             "resumed": draws(prioritized(run, state=last["replay"]), update=True),
             "larger": draws(prioritized(run, state=last["replay"], capacity=1000), update=True),
