@@ -198,10 +198,12 @@ cdef class PlainStep:
             self.bound = now
         return 0
 
-    def append(self, dict values not None, dict stacks not None):
+    def append(self, dict values not None, dict stacks not None, bint alone):
         """Append a row of every environment and return True, or change nothing and return False.
 
-        `values`: what step was given, by field; `stacks`: the last stack of each field that arrives stacked.
+        `values`: what step was given, by field; `stacks`: the last stack of each field that arrives stacked. Where a
+        chunk begins, Python is called back in between: without `alone`, which says that nothing can interrupt it,
+        nothing is changed and None returned.
         """
         cdef Values taken[MAX_FIELDS]
         cdef Py_ssize_t at, count = len(self.fields)
@@ -214,13 +216,26 @@ cdef class PlainStep:
                 plain = plain and self.states[at] == self.waiting
             for at in range(count):
                 plain = plain and self.take(<PlainField> self.fields[at], values, stacks, &taken[at])
+            if plain and not alone and self.begins():
+                return None
             if plain:
                 self.write(taken, stacks)
+                self.rows.version += 1
             return plain
         finally:
             for at in range(count):
                 if taken[at].held:
                     PyBuffer_Release(&taken[at].view)
+
+    cdef bint begins(self) except -1:
+        """Tell whether a chunk begins with the next rows."""
+        cdef PlainField field
+        cdef int64_t env
+        for field in self.fields:
+            for env in range(self.envs):
+                if self.row_counts[env] % field.chunk_rows == 0:
+                    return True
+        return False
 
     cdef bint take(self, PlainField field, dict values, dict stacks, Values *taken) except -1:
         """Take a field's values; False if they are not plain, or end an episode."""

@@ -33,5 +33,8 @@ class PlainStep:
     """Append plain steps to `fields` of `envs` environments; `rows` is what they belong to."""
 
     def __init__(self, fields: list[PlainField], rows: Rows, waiting: int) -> None: ...
-    def append(self, values: dict[str, Any], stacks: Mapping[str, np.ndarray[Any, Any]]) -> bool:
-        """Append a row of every environment and return True, or change nothing and return False."""
+    def append(self, values: dict[str, Any], stacks: Mapping[str, np.ndarray[Any, Any]], alone: bool) -> bool | None:
+        """Append a row of every environment and return True, or change nothing and return False.
+
+        None, and nothing changed, where a chunk begins and the caller is not `alone`.
+        """

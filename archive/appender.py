@@ -37,7 +37,7 @@ class Appender:
         self.intake = Intake(self.schema)
         self.intake.stacks = stored_stacks(rows)
         self.everyone, self.nobody = np.arange(self.schema.envs), np.zeros(0, np.int64)
-        self.first_ids = self.everyone << 32
+        self.plain_ids = (self.everyone << 32) - 2  # and the rows after a plain step: ids of what it completed
         self.from_info = [name for name in self.schema.extras if name.startswith("info/")]
         self.columns = list(rows.columns.items())
         self.chunks = Chunks(rows, store, commits.epoch)
@@ -90,7 +90,7 @@ class Appender:
         `resets`: in SAME_STEP mode, observations of environments that ended are those after their reset.
         """
         if self.plain is not None and self.step_plainly({**values, "observation": observation, **extras}, info):
-            return self.first_ids + (self.rows.rows - 2)
+            return self.rows.rows + self.plain_ids
         states = self.rows.states
         first = states != OPEN
         begins = bool(first.any())
@@ -127,13 +127,18 @@ class Appender:
         for name in self.from_info:
             if name not in values and isinstance(info, Mapping):
                 values[name] = info.get(name.removeprefix("info/"))
-        with self.change:
-            done: bool = self.plain is not None and self.plain.append(values, self.intake.stacks)
-            if done:
-                self.appended(plain=True)
-        if done:
+        self.uncommitted = True  # before the first change, as the next: Ctrl-C may come between any two lines
+        self.chunks.rows_left -= 1
+        done = self.plain.append(values, self.intake.stacks, False) if self.plain is not None else False
+        if done is None or (done and self.chunks.rows_left <= 0):
+            with self.change:
+                if done is None and self.plain is not None:
+                    self.plain.append(values, self.intake.stacks, True)
+                if self.chunks.rows_left <= 0:
+                    self.chunks.write_settled()
+        if done is not False:
             self.commit_when_due()
-        return done
+        return done is not False
 
     def add(self, values: Mapping[str, Any], observation: Any, ahead: Any, extras: Mapping[str, Any]) -> Array:
         """Append whole transitions; an episode breaks where `observation` is not the one stored last."""
@@ -247,7 +252,7 @@ class Appender:
         self.commit_when_due()
         return np.where(rows["is_last"], -1, np.int64(env) << 32 | np.arange(start, start + len(first)))
 
-    def appended(self, plain: bool = False) -> None:
+    def appended(self) -> None:
         """Note that rows have come or settled, and write the chunks that this has filled."""
         self.uncommitted = True
-        self.chunks.write_settled(plain)
+        self.chunks.write_settled()

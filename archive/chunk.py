@@ -7,7 +7,7 @@ ignore, since the stream knows its own end; by the trailers alone a file can be 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,18 +29,18 @@ class Trailer:
     env: int
     rows: int
     first: int
-    raw: int  # decoded bytes
-    packed: int  # bytes of the codec's stream in front of the trailer
+    raw: int = 0  # decoded bytes
+    packed: int = 0  # bytes of the codec's stream in front of the trailer
     check: int = 0  # crc32 of stream and trailer
 
     MAGIC: ClassVar[bytes] = b"RLAT"
     FORM: ClassVar[struct.Struct] = struct.Struct("<4s8sIHHIIQIII")
     SIZE: ClassVar[int] = 48
 
-    def pack(self, stream: bytes) -> bytes:
-        """Return the trailer's bytes, checksum over `stream` included."""
+    def pack(self, stream: bytes, raw: int) -> bytes:
+        """Return the trailer's bytes behind a `stream` of `raw` decoded bytes, checksum over both included."""
         values = (self.MAGIC, self.run_id, self.epoch, self.field, 0, self.env, self.rows, self.first)
-        body = self.FORM.pack(*values, self.raw, self.packed, 0)[:-4]
+        body = self.FORM.pack(*values, raw, len(stream), 0)[:-4]
         return body + struct.pack("<I", zlib_ng.crc32(body, zlib_ng.crc32(stream)))
 
     @classmethod
@@ -57,7 +57,7 @@ def encode(rows: np.ndarray[Any, Any], itemsize: int, codec: Codec, trailer: Tra
         _core.shuffle(rows, mixed, itemsize)
         rows = mixed
     stream = codec.encode(rows, Trailer.SIZE)
-    body = stream + replace(trailer, raw=len(rows), packed=len(stream)).pack(stream)
+    body = stream + trailer.pack(stream, len(rows))
     return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
 
 

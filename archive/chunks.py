@@ -22,28 +22,27 @@ class Chunks:
 
     def __init__(self, rows: Rows, store: Store, epoch: int) -> None:
         self.rows, self.store, self.epoch = rows, store, epoch
-        self.columns = list(rows.columns.items())
         self.base = {r: rows.bases(r) for r in set(rows.header.rows.values())}
+        self.columns = {r: [c for c in rows.columns.values() if c.chunk_rows == r] for r in self.base}
         self.rows_left = 0
 
-    def write_settled(self, plain: bool = False) -> None:
-        """Write the chunks whose rows can no longer change; after a `plain` step only when one can be full."""
-        self.rows_left -= 1
-        if self.rows_left <= 0 or not plain:
-            settled = self.rows.settled
-            self.rows_left = min(self.write_full(chunk_rows, settled) for chunk_rows in self.base)
+    def write_settled(self) -> None:
+        """Write the chunks whose rows can no longer change, and count the plain steps to the next."""
+        settled = self.rows.settled
+        self.rows_left = min([self.write_full(chunk_rows, settled) for chunk_rows in self.base])
 
     def write_full(self, chunk_rows: int, settled: Array) -> int:
         """Write the full chunks of every field of this chunk size; return how many plain steps to the next one."""
-        old, new = self.base[chunk_rows], settled // chunk_rows * chunk_rows
-        self.base[chunk_rows] = new
+        old, left = self.base[chunk_rows], int((self.base[chunk_rows] - settled).min()) + chunk_rows
+        if left > 0:
+            return left
+        new = self.base[chunk_rows] = settled // chunk_rows * chunk_rows
         for env in np.flatnonzero(new > old).tolist():
             for first in range(int(old[env]), int(new[env]), chunk_rows):
-                for _, column in self.columns:
-                    if column.chunk_rows == chunk_rows:
-                        chunk = first // chunk_rows * column.envs + env
-                        column.written(chunk, *self.write_chunk(column, chunk, chunk_rows))
-        return int((new + chunk_rows - settled).min())
+                for column in self.columns[chunk_rows]:
+                    chunk = first // chunk_rows * column.envs + env
+                    column.written(chunk, *self.write_chunk(column, chunk, chunk_rows))
+        return int((new - settled).min()) + chunk_rows
 
     def write_chunk(self, column: Column, chunk: int, rows: int) -> tuple[int, int]:
         """Encode and write one open chunk, of which `rows` rows count; return where it is in the file."""
@@ -52,9 +51,8 @@ class Chunks:
         first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
         raw = column.bytes_of(column.pool.slot(chunk))
         trailer = self.rows.header.trailer(column.number, env, first, rows, self.epoch)
-        return self.store.write_chunk(
-            column.number, chunk, first + rows, encode(raw, column.dtype.itemsize, column.codec, trailer)
-        )
+        data = encode(raw, column.dtype.itemsize, column.codec, trailer)
+        return self.store.write_chunk(column.number, chunk, first + rows, data)
 
     def write_open(self) -> None:
         """Put the rows of chunks not yet full into the fields, padded with zeros."""
@@ -66,7 +64,7 @@ class Chunks:
 
     def catch_up(self, envs: list[int]) -> None:
         """Point every column at the last row of these environments."""
-        for _, column in self.columns:
+        for column in self.rows.columns.values():
             for env in envs:
                 if self.base[column.chunk_rows][env] < self.rows.rows[env]:
                     column.catch_up(env, int(self.rows.rows[env]))

@@ -43,7 +43,7 @@ class Header:
 
     def trailer(self, number: int, env: int, first: int, rows: int, epoch: int) -> Trailer:
         """Return the trailer of a chunk of field `number`."""
-        return Trailer(bytes.fromhex(self.run_id), epoch, number, env, rows, first, 0, 0)
+        return Trailer(bytes.fromhex(self.run_id), epoch, number, env, rows, first)
 
     def to_json(self) -> dict[str, Any]:
         """Return the values of the schema block."""

@@ -10,7 +10,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import h5py
@@ -31,6 +31,29 @@ from .schema import Schema
 
 LIBVER = ("v110", "v110")
 SLOT_CHUNK = 1 << 20
+
+
+class Calls:
+    """Surround calls of HDF5: alone, and what it finds damaged or fails to write is said in our words."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __enter__(self) -> None:
+        quiet.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            if error is None:
+                self.store.dirty = True
+                self.store.check()
+            elif isinstance(error, (RuntimeError, OSError, KeyError, ValueError)) and not isinstance(
+                error, ArchiveError
+            ):
+                self.store.check()
+                raise DamagedError(f"{self.store.path}: {error}") from error
+        finally:
+            quiet.__exit__(kind, error, trace)
 
 
 class Store:
@@ -75,19 +98,9 @@ class Store:
         with self.hdf5():
             self.handle = h5py.File(self.file, "r+", libver=LIBVER)
 
-    @contextlib.contextmanager
-    def hdf5(self) -> Iterator[None]:
-        """Surround calls of HDF5 that may change the file; what it finds damaged or fails to write has our words."""
-        with quiet:
-            try:
-                yield
-            except ArchiveError:
-                raise
-            except (RuntimeError, OSError, KeyError, ValueError) as error:
-                self.check()
-                raise DamagedError(f"{self.path}: {error}") from error
-            self.dirty = True
-            self.check()
+    def hdf5(self) -> Calls:
+        """Return what must surround calls of HDF5 that may change the file."""
+        return Calls(self)
 
     # --- layout
 

@@ -525,7 +525,8 @@ def test_block(kind: int, values: dict[str, Any], before: bytes) -> None:
 
 @given(st.builds(Trailer, st.binary(min_size=8, max_size=8), U32, U16, U32, U32, U64, U32, U32), st.binary())
 def test_trailer(trailer: Trailer, stream: bytes) -> None:
-    data = trailer.pack(stream)
+    trailer = dataclasses.replace(trailer, packed=len(stream))
+    data = trailer.pack(stream, trailer.raw)
     assert len(data) == Trailer.SIZE == 48
     found = Trailer.parse(data)
     assert found is not None

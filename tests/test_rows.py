@@ -139,7 +139,7 @@ EPISODES = st.tuples(st.integers(0, 19), st.integers(1, 20), st.booleans(), st.i
 def test_windows_stay_within_their_episodes(
     wanted: list[tuple[int, int, bool, int]], ahead: int, count: int, repeat: bool, steps: bool, width: int
 ) -> None:
-    """Episodes of `length` steps from `low` on in rows 0 .. 39, with a final observation or not, looked at at `step`."""
+    """Episodes of `length` steps from `low` on, with a final observation or not, of which step `step` is looked at."""
     pool, memory = full_pool(40, width)
     place = np.zeros((PARTS, len(wanted)), np.int64)
     for i, (low, length, final, step) in enumerate(wanted):
