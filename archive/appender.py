@@ -135,7 +135,7 @@ class Appender:
                 if done is None and self.plain is not None:
                     self.plain.append(values, self.intake.stacks, True)
                 if self.chunks.rows_left <= 0:
-                    self.chunks.write_settled()
+                    self.chunks.write_settled(self.chunks.at_once)
         if done is not False:
             self.commit_when_due()
         return done is not False

@@ -8,12 +8,17 @@ from .header import Header
 SPARE_SLOTS = 16  # what one item of a batch may touch at least, beside the chunks being written
 
 
+def waiting(envs: int) -> int:
+    """Return how many full chunks of each environment may wait to be written together with the next."""
+    return max(4 // envs - 1, 0)
+
+
 def slots_for(header: Header, memory: int) -> dict[str, int]:
     """Divide a budget in bytes among the fields: slots so that all keep the same rows in memory.
 
     Refuses a budget below the floor: the chunks being written and what one item of a batch touches.
     """
-    floors = dict.fromkeys(header.fields, 2 * header.schema.envs + SPARE_SLOTS)
+    floors = dict.fromkeys(header.fields, (2 + waiting(header.schema.envs)) * header.schema.envs + SPARE_SLOTS)
     size = {name: header.rows[name] * header.row_bytes(name) for name in header.fields}
     floor = sum(floors[name] * size[name] for name in header.fields)
     if memory < floor:

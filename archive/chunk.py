@@ -7,8 +7,7 @@ ignore, since the stream knows its own end; by the trailers alone a file can be 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from zlib_ng import zlib_ng
@@ -18,9 +17,12 @@ from .codec import ERRORS as CODEC_ERRORS
 from .codec import Codec
 from .errors import DamagedError
 
+MAGIC = b"RLAT"
+FORM = struct.Struct("<4s8sIHHIIQIII")
+SIZE = 48  # bytes of a trailer
 
-@dataclass(frozen=True)
-class Trailer:
+
+class Trailer(NamedTuple):
     """Say which rows of which run a chunk holds."""
 
     run_id: bytes
@@ -33,21 +35,17 @@ class Trailer:
     packed: int = 0  # bytes of the codec's stream in front of the trailer
     check: int = 0  # crc32 of stream and trailer
 
-    MAGIC: ClassVar[bytes] = b"RLAT"
-    FORM: ClassVar[struct.Struct] = struct.Struct("<4s8sIHHIIQIII")
-    SIZE: ClassVar[int] = 48
-
     def pack(self, stream: bytes, raw: int) -> bytes:
         """Return the trailer's bytes behind a `stream` of `raw` decoded bytes, checksum over both included."""
-        values = (self.MAGIC, self.run_id, self.epoch, self.field, 0, self.env, self.rows, self.first)
-        body = self.FORM.pack(*values, raw, len(stream), 0)[:-4]
+        values = (MAGIC, self.run_id, self.epoch, self.field, 0, self.env, self.rows, self.first)
+        body = FORM.pack(*values, raw, len(stream), 0)[:-4]
         return body + struct.pack("<I", zlib_ng.crc32(body, zlib_ng.crc32(stream)))
 
     @classmethod
     def parse(cls, data: bytes | memoryview) -> Trailer | None:
         """Return the trailer in these 48 bytes, or None."""
-        magic, run_id, epoch, field, _, env, rows, first, raw, packed, check = cls.FORM.unpack(data)
-        return cls(run_id, epoch, field, env, rows, first, raw, packed, check) if magic == cls.MAGIC else None
+        magic, run_id, epoch, field, _, env, rows, first, raw, packed, check = FORM.unpack(data)
+        return cls(run_id, epoch, field, env, rows, first, raw, packed, check) if magic == MAGIC else None
 
 
 def encode(rows: np.ndarray[Any, Any], itemsize: int, codec: Codec, trailer: Trailer) -> bytes:
@@ -56,7 +54,7 @@ def encode(rows: np.ndarray[Any, Any], itemsize: int, codec: Codec, trailer: Tra
         mixed = np.empty_like(rows)
         _core.shuffle(rows, mixed, itemsize)
         rows = mixed
-    stream = codec.encode(rows, Trailer.SIZE)
+    stream = codec.encode(rows, SIZE)
     body = stream + trailer.pack(stream, len(rows))
     return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
 
@@ -67,10 +65,10 @@ def decode(data: bytes, size: int, codec: Codec, expected: Trailer, where: str) 
     Checked: the checksum, and that the trailer names the run, field, environment and first row of `expected`.
     """
     body = memoryview(data)[:-4]
-    if len(data) < Trailer.SIZE + 4 or data[-4:] != struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8))):
+    if len(data) < SIZE + 4 or data[-4:] != struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8))):
         raise DamagedError(f"{where}: checksum differs")
-    trailer = Trailer.parse(body[-Trailer.SIZE :])
-    if trailer is None or identity(trailer) != identity(expected) or trailer.packed != len(body) - Trailer.SIZE:
+    trailer = Trailer.parse(body[-SIZE:])
+    if trailer is None or identity(trailer) != identity(expected) or trailer.packed != len(body) - SIZE:
         raise DamagedError(f"{where}: expected {identity(expected)}, found {trailer and identity(trailer)}")
     try:
         raw = codec.decode(body[: trailer.packed], size)

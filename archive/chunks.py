@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .budget import waiting
 from .chunk import encode
 from .column import Column
 from .rows import Rows
@@ -17,32 +18,38 @@ Array = np.ndarray[Any, Any]
 class Chunks:
     """`base[R][e]`: first row of environment e whose chunk of R rows is not in the file as a full one.
 
-    `rows_left`: plain steps until a chunk is full; each settles one more row.
+    Each plain step settles one more row; `rows_left` of them until `at_once` chunks of an environment are full, which
+    are written together: most of what a chunk costs beside its compression is paid once then.
     """
 
     def __init__(self, rows: Rows, store: Store, epoch: int) -> None:
         self.rows, self.store, self.epoch = rows, store, epoch
         self.base = {r: rows.bases(r) for r in set(rows.header.rows.values())}
         self.columns = {r: [c for c in rows.columns.values() if c.chunk_rows == r] for r in self.base}
-        self.rows_left = 0
+        self.rows_left, self.at_once = 0, 1 + waiting(rows.header.schema.envs)
 
-    def write_settled(self) -> None:
-        """Write the chunks whose rows can no longer change, and count the plain steps to the next."""
+    def write_settled(self, at_once: int = 1) -> None:
+        """Write the chunks whose rows can no longer change, if there are `at_once` of an environment.
+
+        Counts the plain steps until there are so many.
+        """
         settled = self.rows.settled
-        self.rows_left = min([self.write_full(chunk_rows, settled) for chunk_rows in self.base])
+        self.rows_left = min([self.write_full(chunk_rows, settled, at_once) for chunk_rows in self.base])
 
-    def write_full(self, chunk_rows: int, settled: Array) -> int:
-        """Write the full chunks of every field of this chunk size; return how many plain steps to the next one."""
-        old, left = self.base[chunk_rows], int((self.base[chunk_rows] - settled).min()) + chunk_rows
+    def write_full(self, chunk_rows: int, settled: Array, at_once: int) -> int:
+        """Write the full chunks of every field of this chunk size; return how many plain steps to the next ones."""
+        old = self.base[chunk_rows]
+        left = int((old - settled).min()) + chunk_rows * at_once
         if left > 0:
             return left
         new = self.base[chunk_rows] = settled // chunk_rows * chunk_rows
         for env in np.flatnonzero(new > old).tolist():
+            self.store.set_rows(int(new[env]), chunk_rows)
             for first in range(int(old[env]), int(new[env]), chunk_rows):
                 for column in self.columns[chunk_rows]:
                     chunk = first // chunk_rows * column.envs + env
                     column.written(chunk, *self.write_chunk(column, chunk, chunk_rows))
-        return int((new - settled).min()) + chunk_rows
+        return int((new - settled).min()) + chunk_rows * at_once
 
     def write_chunk(self, column: Column, chunk: int, rows: int) -> tuple[int, int]:
         """Encode and write one open chunk, of which `rows` rows count; return where it is in the file."""
@@ -50,6 +57,7 @@ class Chunks:
             return -1, 0
         first, env = chunk // column.envs * column.chunk_rows, chunk % column.envs
         raw = column.bytes_of(column.pool.slot(chunk))
+        raw[rows * column.field.nbytes :] = 0
         trailer = self.rows.header.trailer(column.number, env, first, rows, self.epoch)
         data = encode(raw, column.dtype.itemsize, column.codec, trailer)
         return self.store.write_chunk(column.number, chunk, first + rows, data)

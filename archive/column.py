@@ -106,14 +106,18 @@ class Column:
                 self.load(chunk)
 
     def begin(self, chunk: int) -> int:
-        """Open a chunk for writing, zeroed and pinned; return where in the pool its first row is."""
+        """Open a chunk for writing, pinned; return where in the pool its first row is.
+
+        It is zeroed, but for observations: each row has one.
+        """
         with self.lock:
             if chunk not in self.open:
                 self.pool.begin_turn()  # no gather is going on, so nothing but open chunks must stay
                 slot = self.claim(chunk)
                 self.pool.pin(chunk, True)
                 self.open.add(chunk)
-                self.bytes_of(slot)[:] = 0
+                if not is_observation(self.name):
+                    self.bytes_of(slot)[:] = 0
             return int(self.pool.slot(chunk)) * self.chunk_rows
 
     def written(self, chunk: int, offset: int, size: int) -> None:

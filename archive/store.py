@@ -68,6 +68,7 @@ class Store:
         self.file, self.path = JournaledFile(fd), path
         self.handle: Any = None  # h5py.File; h5py has no types
         self.datasets: dict[str, Any] = {}  # by name: looking one up takes longer than writing a chunk
+        self.extents: dict[str, int] = {}
         self.dirty = True
 
     def lay_out(self, schema: Schema, run_id: str, compression: str, texts: Mapping[str, Any]) -> None:
@@ -175,17 +176,19 @@ class Store:
         """Return a dataset, made `rows` long if it is shorter; extents never shrink."""
         if name not in self.datasets:
             self.datasets[name] = self.handle[name]
+            self.extents[name] = self.datasets[name].id.shape[0]
         dataset = self.datasets[name]
-        shape = dataset.id.shape
-        if shape[0] < rows:
-            dataset.id.set_extent((rows, *shape[1:]))
+        if self.extents[name] < rows:
+            dataset.id.set_extent((rows, *dataset.id.shape[1:]))
+            self.extents[name] = rows
         return dataset
 
-    def set_rows(self, rows: int) -> None:
-        """Make every field at least `rows` long."""
+    def set_rows(self, rows: int, chunk_rows: int | None = None) -> None:
+        """Make every field, or those of this chunk size, at least `rows` long."""
         with self.hdf5():
             for name in self.header.fields:
-                self.grown(f"steps/{name}", rows)
+                if chunk_rows in (None, self.header.rows[name]):
+                    self.grown(f"steps/{name}", rows)
 
     def create_tail(self, number: int) -> int:
         """Allocate the two tail slots of a field; return where they start."""

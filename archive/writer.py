@@ -47,6 +47,7 @@ class Writer(Appender):
         """Make everything appended so far survive a kill, with `sync` a power cut as well."""
         with self.change:
             if self.uncommitted or (sync and not self.commits.synced):
+                self.chunks.write_settled()
                 self.commits.write(sync)
             self.uncommitted = False
             self.last_commit = time.monotonic()
@@ -55,6 +56,7 @@ class Writer(Appender):
         """Commit together with the user's values."""
         data = self.commits.packed(values, keep)
         with self.change:
+            self.chunks.write_settled()
             self.commits.checkpoint(data, keep, sync)
             self.uncommitted = False
             self.last_commit = time.monotonic()
@@ -98,6 +100,7 @@ class Writer(Appender):
     def finish(self) -> None:
         """Leave a file that needs no tail to be read."""
         with self.change, quiet:
+            self.chunks.write_settled()
             self.commits.write(sync=False)
             self.store.set_rows(int(self.rows.rows.max()))  # first: a chunk at the edge makes nothing longer
             self.chunks.write_open()

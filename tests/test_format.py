@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import archive
 from archive.block import Block
-from archive.chunk import Trailer
+from archive.chunk import SIZE, Trailer
 from archive.record import Record, Region, Slot
 from archive.schema import EPISODE_COLUMNS
 
@@ -525,13 +525,13 @@ def test_block(kind: int, values: dict[str, Any], before: bytes) -> None:
 
 @given(st.builds(Trailer, st.binary(min_size=8, max_size=8), U32, U16, U32, U32, U64, U32, U32), st.binary())
 def test_trailer(trailer: Trailer, stream: bytes) -> None:
-    trailer = dataclasses.replace(trailer, packed=len(stream))
+    trailer = trailer._replace(packed=len(stream))
     data = trailer.pack(stream, trailer.raw)
-    assert len(data) == Trailer.SIZE == 48
+    assert len(data) == SIZE == 48
     found = Trailer.parse(data)
     assert found is not None
-    assert dataclasses.replace(found, check=0) == trailer
-    run_id, epoch, field, env, *others, _ = dataclasses.astuple(trailer)
+    assert found._replace(check=0) == trailer
+    run_id, epoch, field, env, *others, _ = trailer
     assert reader.TRAILER.unpack(data)[:-1] == (b"RLAT", run_id, epoch, field, 0, env, *others)
     assert Trailer.parse(b"X" + data[1:]) is None
 
