@@ -25,8 +25,8 @@ def play(name: str, size: int, rivals: Rivals) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         contest = CASES[name].contest(rivals, Path(folder), size)
         seconds = contest.play()
-    found = {"case": name, "size": size, "seconds": seconds, "figures": contest.figures, "skipped": rivals.skipped}
-    return found | {"peak_rss": machine.peak_rss()}
+    found = {"case": name, "title": CASES[name].title, "size": size, "seconds": seconds}
+    return found | {"figures": contest.figures, "skipped": rivals.skipped, "peak_rss": machine.peak_rss()}
 
 
 def played(name: str, size: int, rivals: tuple[str, ...]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+RECORDED = 33_500  # of each game, a hundred thousand in all
 SOURCES = {  # yars-revenge compresses worst of twenty games
     "breakout": "ALE/Breakout-v5",
     "pong": "ALE/Pong-v5",
@@ -19,16 +20,16 @@ SOURCES = {  # yars-revenge compresses worst of twenty games
 
 
 def frames(count: int, source: str = SOURCES["breakout"]) -> Array:
-    """Return `count` grey frames (84, 84) of a game in the order in which they were played, or of noise."""
+    """Return the first `count` grey frames (84, 84) of a game, in the order in which they were played, or of noise."""
     if not source:
         return np.random.default_rng(0).integers(256, size=(count, 84, 84), dtype=np.uint8)
-    cache = Path(tempfile.gettempdir()) / f"rl-archive-{source.split('/')[-1]}-{count}.npy"
+    cache = Path(tempfile.gettempdir()) / f"rl-archive-{source.split('/')[-1]}-{RECORDED}.npy"
     if not cache.exists():
-        played = play(count, source)
+        played = play(RECORDED, source)
         draft = cache.with_suffix(".part.npy")
         np.save(draft, played)
         draft.rename(cache)
-    return np.asarray(np.load(cache, mmap_mode="r"))
+    return np.asarray(np.load(cache, mmap_mode="r")[:count])
 
 
 def play(count: int, game: str) -> Array:

@@ -10,7 +10,6 @@ from itertools import cycle
 import numpy as np
 
 LEAST = 0.02  # seconds that a repeat lasts at least
-NOTHING: Callable[[], object] = lambda: None  # noqa: E731 - a default, not a function anybody calls by name
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,12 @@ def calls_of(contestant: Contestant) -> int:
 
 def timed(contestant: Contestant, calls: int) -> float:
     """Return the seconds of a call."""
-    before, run = (contestant.before, contestant.run) if isinstance(contestant, Prepared) else (NOTHING, contestant)
-    before()
+    if isinstance(contestant, Prepared):
+        contestant.before()
+        contestant = contestant.run
     start = time.perf_counter()
     for _ in range(calls):
-        run()
+        contestant()
     return (time.perf_counter() - start) / calls
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rich.table import Table
@@ -16,8 +16,7 @@ HEAD = """# Results
 
 Written by `make bench`. How many times as long as `archive` each contestant takes in the same process, turn by turn:
 the median over the repeats, and the smallest and the largest. Above 1 ours is faster, below 1 slower. `memcpy` is a
-copy of the bytes that the work has to move, which nothing can beat. Bytes and memory: as many times as ours.
-"""
+copy of the bytes that the work has to move, which nothing can beat. Bytes and memory: as many times as ours."""
 OTHERS = ("numpy", "cpprb", "tianshou", "stable-baselines3", "dopamine-rl", "d3rlpy", "torchrl")
 
 
@@ -44,14 +43,16 @@ def table(found: Found) -> Table:
     return result
 
 
-def markdown(every: Iterable[Found]) -> str:
+def markdown(every: list[Found]) -> str:
     """Return the page of ratios, a table for cases of one name."""
-    every = list(every)
-    parts = [HEAD, f"\n{versions(OTHERS)}\n"]
-    for name in dict.fromkeys(found["case"] for found in every):
-        parts.append(f"\n## {name}\n\n" + "\n".join(lines([found for found in every if found["case"] == name])) + "\n")
-    parts.append("\n" + "\n".join(f"- {line}" for line in skipped(every)) + "\n")
-    return "".join(parts)
+    cases: dict[str, list[Found]] = {}
+    for found in every:
+        cases.setdefault(found["case"], []).append(found)
+    parts = [HEAD, versions(OTHERS)]
+    for name, founds in cases.items():
+        parts += [f"## {name}", founds[0]["title"], "\n".join(lines(founds))]
+    parts.append("\n".join(f"- {line}" for line in skipped(every)))
+    return "\n\n".join(parts) + "\n"
 
 
 def lines(founds: list[Found]) -> Iterator[str]:
@@ -74,11 +75,16 @@ def rows_of(found: Found) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def number(ratio: float) -> str:
-    """Return a ratio with two digits that count."""
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}"
+    """Return a ratio with the digits that count."""
+    if ratio >= 10:
+        return f"{ratio:,.0f}"
+    return f"{ratio:.2f}" if ratio >= 0.01 else "<0.01"
 
 
-def skipped(every: Iterable[Found]) -> list[str]:
-    """Return a line for each contestant that could not take part, and why."""
-    reasons = {f"{name} is skipped: {reason}": None for found in every for name, reason in found["skipped"].items()}
-    return list(reasons)
+def skipped(every: list[Found]) -> list[str]:
+    """Return a line for each contestant that could not take part: in what, and why."""
+    absent: dict[tuple[str, str], dict[str, None]] = {}
+    for found in every:
+        for item in found["skipped"].items():
+            absent.setdefault(item, {})[found["case"]] = None
+    return [f"{name} is not in {', '.join(cases)}: {reason}" for (name, reason), cases in absent.items()]

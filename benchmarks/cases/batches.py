@@ -14,12 +14,12 @@ LENGTH = 20
 
 
 def stacked_batch(rivals: Rivals, folder: Path, size: int) -> Contest:
-    """Draw `size` 4-stacks of 84x84 and their next ones, everything in memory."""
+    """Draw `size` 4-stacks of 84x84 and their next ones, all in memory (d3rlpy's are cast to float32)."""
     return stacks(rivals, "stacked", folder, size, 1)
 
 
 def fresh_batch(rivals: Rivals, folder: Path, size: int) -> Contest:
-    """Do the same where the C library behaves as it does by itself, without those who change that for all."""
+    """Draw stacks where the C library gives large blocks back, as it does unless larger ones have been freed."""
     return stacked_batch(rivals.among("archive", "numpy", "cpprb"), folder, size)
 
 
@@ -29,7 +29,7 @@ def n_step_batch(rivals: Rivals, folder: Path, size: int) -> Contest:
 
 
 def uncached_batch(rivals: Rivals, folder: Path, size: int) -> Contest:
-    """Draw `size` 4-stacks and their next ones with nothing in memory but the system's cache of the file."""
+    """Draw `size` 4-stacks and their next ones from a file, which only the system has in memory."""
     return stacks(rivals, "uncached", folder, size)
 
 

@@ -35,6 +35,12 @@ class Case:
         return self.sizes if self.short is None or not short else self.short
 
     @property
+    def title(self) -> str:
+        """Return what the contest is about."""
+        contest = self.contest.func if isinstance(self.contest, partial) else self.contest
+        return (contest.__doc__ or "").splitlines()[0]
+
+    @property
     def environment(self) -> dict[str, str]:
         """Return the variables that glibc's allocator reads; 32 MiB is as far as it goes."""
         return {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)} if self.kept else {}

@@ -13,7 +13,7 @@ import numpy as np
 
 import archive
 
-from ..frames import SOURCES, frames
+from ..frames import RECORDED, SOURCES, frames
 from ..measure import Contest
 from ..rivals import MODULES, Rivals
 from ..steps import Steps, small, steps_of
@@ -84,6 +84,6 @@ def file_overhead(rivals: Rivals, folder: Path, size: int) -> Contest:
 FILES = {
     "first-batch": Case(first_batch, (100_000,), kept=False),
     "first-small-batch": Case(first_small_batch, (1_000_000, 10_000_000), (1_000_000,), kept=False),
-    "file-size": Case(file_size, (33_500,)),  # a hundred thousand of games
+    "file-size": Case(file_size, (RECORDED,)),
     "file-overhead": Case(file_overhead, (1, 8)),
 }

@@ -21,22 +21,22 @@ from .case import Case
 
 
 def step_frames(rivals: Rivals, folder: Path, size: int) -> Contest:
-    """Append a step of one 84x84 frame; ours compresses and commits."""
+    """Append a step of one 84x84 frame; ours compresses and commits, the others keep it in memory."""
     return stepping(rivals, folder, atari(), 1)
 
 
 def step_vector(rivals: Rivals, folder: Path, size: int) -> Contest:
-    """Append a step of 4 floats."""
+    """Append a step of 4 floats; ours commits."""
     return stepping(rivals, folder, small(10_000), 1)
 
 
 def step_envs(rivals: Rivals, folder: Path, size: int) -> Contest:
-    """Append a step of `size` environments with 84x84 frames."""
+    """Append a step of `size` environments with 84x84 frames; ours compresses and commits."""
     return stepping(rivals, folder, atari(), size)
 
 
 def step_small_envs(rivals: Rivals, folder: Path, size: int) -> Contest:
-    """Append a step of `size` environments with 4 floats."""
+    """Append a step of `size` environments with 4 floats; ours commits."""
     return stepping(rivals, folder, small(100_000), size)
 
 
