@@ -54,7 +54,7 @@ def file_size(rivals: Rivals, folder: Path, size: int) -> Contest:
     figures = {}
     for label, source in SOURCES.items():
         steps = steps_of(np.array(frames(size, source)), 500)
-        savers = rivals.offers("save") | rivals.offers("dump")
+        savers = rivals.offers("save")
         figures[label] = {name: written(save, folder / f"{name}-{label}", steps) for name, save in savers.items()}
     return Contest({}, figures=figures)
 
