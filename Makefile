@@ -1,9 +1,11 @@
-# make demo [ROWS=3000], test, test-slow, coverage, sanitize, lint, dist [NEWEST=python3.13].
-# Needs Python 3.11 or newer with venv and headers, a C compiler and make; everything else goes into .venv.
+# make demo [ROWS=3000], test, test-slow, coverage, sanitize, lint, bench, dist [NEWEST=python3.13].
+# Needs Python 3.11 or newer with venv and headers, a C compiler and make; everything else goes into .venv, and what
+# `make bench` compares with into build/bench.
 
 PYTHON ?= python3
 NEWEST ?= $(PYTHON)
 BIN := .venv/bin
+BENCH := build/bench/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 KINDS := release debug coverage sanitize
 SOURCES := setup.py pyproject.toml archive/__init__.py $(wildcard _core/*.p*)
@@ -13,7 +15,7 @@ CORE := $(addprefix $(CURDIR)/,_core/core.pyx _core/rows.pyx _core/append.pyx _c
 SANITIZER := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
     PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 
-.PHONY: demo test test-slow coverage sanitize lint dist clean $(KINDS:%=place-%)
+.PHONY: demo test test-slow coverage sanitize lint bench dist clean $(KINDS:%=place-%)
 
 demo: place-release
 	@$(BIN)/python -m archive.demo $(if $(ROWS),--rows $(ROWS))
@@ -38,6 +40,10 @@ lint: place-debug
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m mypy.stubtest archive._core archive._rows archive._append archive._file --ignore-missing-stub --mypy-config-file pyproject.toml
+
+# The short set of the benchmarks, beside every rival that can be installed here.
+bench: place-release build/bench/ready
+	@$(BENCH)/python -m benchmarks --short --results benchmarks/results.md $(ARGS)
 
 # sdist, its wheel, and the wheel for every Python from 3.11 on, which is tested with the newest one at hand.
 dist: .venv/ready
@@ -67,7 +73,21 @@ $(KINDS:%=build/%/ready): build/%/ready: $(SOURCES) .venv/ready
 	@echo "making .venv (once)"
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed")'
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python .ci/requirements.py >.venv/requirements.txt
+	@$(BIN)/python .ci/requirements.py build run gym test lint >.venv/requirements.txt
 	@$(PIP) install --requirement .venv/requirements.txt
 	@mkdir -p build
+	@touch $@
+
+# One by one: a rival that cannot be installed is missing, and the others are compared.
+build/bench/ready: pyproject.toml
+	@echo "making build/bench (once)"
+	@$(PYTHON) -m venv build/bench
+	@$(BENCH)/python .ci/requirements.py run gym >build/bench/own.txt
+	@$(BENCH)/python -m pip install --quiet --requirement build/bench/own.txt
+	@$(BENCH)/python .ci/requirements.py bench | while read -r peer; do \
+	    $(BENCH)/python -m pip install --quiet "$$peer" --requirement build/bench/own.txt || echo "without $$peer"; \
+	done
+	@$(BENCH)/python .ci/requirements.py bench-alone | while read -r peer; do \
+	    $(BENCH)/python -m pip install --quiet --no-deps "$$peer" || echo "without $$peer"; \
+	done
 	@touch $@

@@ -1,10 +1,12 @@
-"""Print everything that pyproject.toml asks for: to build, to run, every extra and every group."""
+"""Print parts of what pyproject.toml asks for: build, run, extras and groups by name."""
 
+import sys
 import tomllib
 from pathlib import Path
 
 config = tomllib.loads(Path("pyproject.toml").read_text())
 project = config["project"]
-print(*config["build-system"]["requires"], *project["dependencies"], sep="\n")
-for group in (*project["optional-dependencies"].values(), *config["dependency-groups"].values()):
-    print(*group, sep="\n")
+parts = {"build": config["build-system"]["requires"], "run": project["dependencies"]}
+parts |= project["optional-dependencies"] | config["dependency-groups"]
+for name in sys.argv[1:]:
+    print(*parts[name], sep="\n")

@@ -1,11 +1,9 @@
-"""python -m benchmarks: every case in a fresh process; medians, peak memory, ratio to memcpy."""
+"""python -m benchmarks: every case in a fresh process, its contestants in turn, ratios of what they take."""
 
 from __future__ import annotations
 
 import json
-import platform
-import resource
-import statistics
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,69 +12,71 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from . import machine, results
 from .cases import CASES
-from .modes import MODE_CASES
-
-ALL = CASES | MODE_CASES
+from .rivals import MODULES, Rivals
 
 
-def run_case(name: str, size: int) -> dict[str, Any]:
-    """Run one case in this process and return its figures."""
+def play(name: str, size: int, rivals: Rivals) -> dict[str, Any]:
+    """Run one case in this process and return what it found."""
+    machine.pin()
     with tempfile.TemporaryDirectory() as folder:
-        result = ALL[name](Path(folder), size)
-    figures: dict[str, Any] = {"case": name, "size": size, "seconds": result.seconds, "figures": result.figures}
-    figures["peak_rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if result.moved:
-        figures["memcpy_seconds"] = memcpy(result.moved)
-    return figures
+        contest = CASES[name].contest(rivals, Path(folder), size)
+        seconds = contest.play()
+    found = {"case": name, "title": CASES[name].title, "size": size, "seconds": seconds}
+    return found | {"figures": contest.figures, "skipped": rivals.skipped, "peak_rss": machine.peak_rss()}
 
 
-def memcpy(size: int) -> float:
-    """Return the median seconds to copy `size` bytes that are in no cache into a warm buffer."""
-    source, target, seconds = np.ones((64, size), np.uint8), np.empty(size, np.uint8), []
-    for row in source:
-        start = time.perf_counter()
-        target[:] = row
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
-
-
-def cells(found: dict[str, Any]) -> list[str]:
-    """Return a case's figures as the table shows them."""
-    seconds = found["seconds"]
-    times = [f"{s * 1e6:,.1f} us" for s in (min(seconds), statistics.median(seconds), max(seconds))]
-    ratio = f"{statistics.median(seconds) / found['memcpy_seconds']:.1f}" if "memcpy_seconds" in found else ""
-    more = ", ".join(f"{k} {v:,.6g}" for k, v in found["figures"].items())
-    return [*times, ratio, f"{found['peak_rss'] / 1e6:.0f} MB", more]
+def played(name: str, size: int, rivals: tuple[str, ...]) -> dict[str, Any]:
+    """Run one case in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks", "--here", "--case", name, "--size", str(size)]
+    command += [word for rival in rivals for word in ("--rival", rival)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | CASES[name].environment
+    )  # libraries talk a lot when they are imported
+    if done.returncode:
+        raise click.ClickException(f"{name} {size}:\n{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 @click.command()
-@click.option("--case", "names", multiple=True, type=click.Choice(sorted(ALL)), help="Only these cases.")
-@click.option("--size", default=0, help="Size of a case, 0 for its own.")
-@click.option("--json", "target", type=click.Path(path_type=Path), help="Write all figures to a file.")
+@click.option("--case", "names", multiple=True, type=click.Choice(list(CASES)), help="Only these cases.")
+@click.option("--size", type=int, help="One size instead of a case's own.")
+@click.option("--rival", "rivals", multiple=True, type=click.Choice(list(MODULES)), help="Only these beside ours.")
+@click.option("--json", "target", type=click.Path(path_type=Path), help="Write everything to a file.")
+@click.option("--results", "page", type=click.Path(path_type=Path), help="Write the ratios to a file, in Markdown.")
+@click.option("--short", is_flag=True, help="Only the sizes of the short set.")
 @click.option("--here", is_flag=True, hidden=True)
-def main(names: tuple[str, ...], size: int, target: Path | None, here: bool) -> None:
+def main(
+    names: tuple[str, ...],
+    size: int | None,
+    rivals: tuple[str, ...],
+    target: Path | None,
+    page: Path | None,
+    short: bool,
+    here: bool,
+) -> None:
     """Measure; trust ratios more than seconds on a shared machine."""
     if here:
-        click.echo(json.dumps(run_case(names[0], size)))
+        click.echo(json.dumps(play(names[0], size or 0, Rivals(rivals))))
         return
-    table = Table("case", "min", "median", "max", "x memcpy", "peak RSS", "figures")
-    results = []
-    for name in names or ALL:
-        command = [sys.executable, "-m", "benchmarks", "--here", "--case", name, "--size", str(size)]
-        found = json.loads(subprocess.check_output(command).splitlines()[-1])
-        results.append(found)
-        table.add_row(name, *cells(found))
-    console = Console(width=150)
-    console.print(table)
-    machine = platform.processor() or platform.machine()
-    console.print(f"{machine}, Python {platform.python_version()}, numpy {np.__version__}")
+    if rivals:
+        rivals = tuple(dict.fromkeys(("archive", *rivals)))
+    console, found, start = Console(width=150), [], time.perf_counter()
+    for name in names or CASES:
+        for chosen in (size,) if size is not None else CASES[name].chosen(short):
+            found.append(played(name, chosen, rivals))
+            console.print(results.table(found[-1]))
+    console.print(f"{machine.describe()}; {time.perf_counter() - start:.0f} s")
+    for line in results.skipped(found):
+        console.print(line)
     if target is not None:
-        target.write_text(json.dumps(results, indent=1))
+        target.write_text(json.dumps(found, indent=1))
+    if page is not None:
+        page.write_text(results.markdown(found))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Real Atari frames, played once by random policies and kept in the temporary folder."""
+"""Real Atari frames, played once by random policies and kept in the temporary folder, and noise."""
 
 from __future__ import annotations
 
@@ -8,21 +8,31 @@ from typing import Any
 
 import numpy as np
 
-GAMES = ("ALE/Breakout-v5", "ALE/Pong-v5")
+Array = np.ndarray[Any, Any]
+
+RECORDED = 33_500  # of each game, a hundred thousand in all
+SOURCES = {  # yars-revenge compresses worst of twenty games
+    "breakout": "ALE/Breakout-v5",
+    "pong": "ALE/Pong-v5",
+    "yars-revenge": "ALE/YarsRevenge-v5",
+    "noise": "",
+}
 
 
-def frames(count: int, game: str = GAMES[0]) -> np.ndarray[Any, Any]:
-    """Return `count` grey frames (84, 84) of a game in the order in which they were played."""
-    cache = Path(tempfile.gettempdir()) / f"rl-archive-{game.split('/')[-1]}-{count}.npy"
+def frames(count: int, source: str = SOURCES["breakout"]) -> Array:
+    """Return the first `count` grey frames (84, 84) of a game, in the order in which they were played, or of noise."""
+    if not source:
+        return np.random.default_rng(0).integers(256, size=(count, 84, 84), dtype=np.uint8)
+    cache = Path(tempfile.gettempdir()) / f"rl-archive-{source.split('/')[-1]}-{RECORDED}.npy"
     if not cache.exists():
-        played = play(count, game)
+        played = play(RECORDED, source)
         draft = cache.with_suffix(".part.npy")
         np.save(draft, played)
         draft.rename(cache)
-    return np.asarray(np.load(cache, mmap_mode="r"))
+    return np.asarray(np.load(cache, mmap_mode="r")[:count])
 
 
-def play(count: int, game: str) -> np.ndarray[Any, Any]:
+def play(count: int, game: str) -> Array:
     """Play with random actions."""
     import ale_py
     import gymnasium

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,14 @@ import numpy as np
 
 import archive
 
-from .cases import Result, filled, repeat
+from ..measure import Contest
+from ..rivals import Rivals, ours
+from ..steps import atari
+from .case import Case
 
-ROWS = 20_000
 SEQUENCE = {"sequence_length": 20, "batch_size": 16}
 
-MODES: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "transitions": {},
     "stack": {"stack": 4},
     "stack-last-axis": {"stack": 4, "stack_axis": -1},
@@ -38,13 +40,14 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def sampling(mode: str, folder: Path, size: int) -> Result:
+def sampling(mode: str, rivals: Rivals, folder: Path, size: int) -> Contest:
     """sample() in one mode, batches of `size` (32, of sequences 16) starts."""
-    options = {"batch_size": 32, **MODES[mode]} | ({"batch_size": size} if size else {})
-    replay = filled(folder, ROWS, steps=500).replay(**options)
-    for _ in range(ROWS // options["batch_size"]):
+    options = {"batch_size": 32, **OPTIONS[mode]} | ({"batch_size": size} if size else {})
+    steps = atari(20_000)
+    replay = ours.stored(folder, steps).replay(**options)
+    for _ in range(len(steps.observation) // options["batch_size"]):
         batch = replay.sample()
-    return Result(repeat(replay.sample, 50), moved=nbytes(batch.asdict()))
+    return Contest({"archive": replay.sample}, moved=nbytes(batch.asdict()))
 
 
 def nbytes(value: Any) -> int:
@@ -52,4 +55,4 @@ def nbytes(value: Any) -> int:
     return sum(map(nbytes, value.values())) if isinstance(value, Mapping) else np.asarray(value).nbytes
 
 
-MODE_CASES: dict[str, Callable[[Path, int], Result]] = {f"sample-{mode}": partial(sampling, mode) for mode in MODES}
+MODES = {f"sample-{mode}": Case(partial(sampling, mode), short=()) for mode in OPTIONS}
