@@ -49,20 +49,21 @@ cdef inline void descend(const double[::1] nodes, const int64_t[::1] first, doub
     0 has a child above 0.
     """
     cdef Py_ssize_t level, i
-    cdef int64_t at, child
-    cdef double rest
+    cdef int64_t at, child, k
+    cdef double[9] rest
     for i in range(start, start + count):
         out[i] = 0
     for level in range(first.shape[0] - 1, -1, -1):
         for i in range(count):
-            at, rest, child = first[level] + (out[start + i] << 3), mass[i], 0
-            while child < 8 and not rest < nodes[at + child]:
-                rest -= nodes[at + child]
-                child += 1
+            at, rest[0], child = first[level] + (out[start + i] << 3), mass[i], 0
+            for k in range(8):                      # no branch to guess: once rest < node, it is so for all that follow
+                child += rest[k] >= nodes[at + k]
+                rest[k + 1] = rest[k] - nodes[at + k]
             if child == 8:
                 child = last_above_zero(nodes, at, &mass[i])
-                rest = mass[i]
-            mass[i], out[start + i] = rest, (out[start + i] << 3) + child
+            else:
+                mass[i] = rest[child]
+            out[start + i] = (out[start + i] << 3) + child
             if level:
                 fetch_soon(&nodes[first[level - 1] + (out[start + i] << 3)])
 
