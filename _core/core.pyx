@@ -8,7 +8,8 @@ import numpy as np
 
 cimport cython
 from libc.math cimport NAN, nextafter
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
 
 from checksum cimport fletcher32
 from feistel cimport feistel
@@ -31,6 +32,32 @@ def checksum(const uint8_t[::1] data not None):
     with nogil:
         result = fletcher32(data)
     return result
+
+
+def stream_length(const uint8_t[::1] data not None, const uint8_t[::1] run_id not None, int64_t field, int64_t env,
+                  int64_t first):
+    """Return how long the codec's stream of a chunk is, -1 unless checksum and trailer are right and name these rows.
+
+    Behind the stream: the trailer of 48 bytes as docs/format.md has it, then HDF5's fletcher32 of all before.
+    """
+    cdef Py_ssize_t size = data.shape[0] - 52
+    cdef const uint8_t *trailer
+    cdef uint32_t check, found_env, packed
+    cdef uint64_t found_first
+    cdef uint16_t found_field
+    if size < 0 or run_id.shape[0] != 8:
+        return -1
+    trailer = &data[size]
+    with nogil:
+        check = fletcher32(data[:size + 48])
+        memcpy(&found_field, trailer + 16, 2)
+        memcpy(&found_env, trailer + 20, 4)
+        memcpy(&found_first, trailer + 28, 8)
+        memcpy(&packed, trailer + 40, 4)
+        if (memcmp(trailer + 48, &check, 4) or memcmp(trailer, b"RLAT", 4) or memcmp(trailer + 4, &run_id[0], 8)
+                or found_field != field or found_env != env or found_first != <uint64_t> first or packed != size):
+            size = -1
+    return size
 
 
 def shuffle(const uint8_t[::1] rows not None, uint8_t[::1] out not None, Py_ssize_t itemsize):

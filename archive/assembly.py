@@ -131,13 +131,13 @@ class Assembly:
         place.row[...] = np.where(same & (where >= place.low) & (where < behind), where, -1)
         return place
 
-    def wanted(self, place: Places) -> list[tuple[Column, list[int]]]:
-        """Return the chunks that are not in memory, of the fields whose rows are the batch."""
+    def wanted(self, place: Places, batches: int) -> list[tuple[Column, list[int]]]:
+        """Return the chunks that are not in memory, of fields that have room for those of so many batches."""
         found, next_row = [], np.minimum(place.row + self.options.n_step, place.high)
         for window in self.windows.values():
             rows = [place.row, next_row] if window.observed and self.options.sequence_length is None else [place.row]
             chunks = {chunk for row in rows for chunk in window.missing(place, row)}
-            if chunks:
+            if 0 < len(chunks) * batches <= window.column.free:
                 found.append((window.column, sorted(chunks)))
         return found
 

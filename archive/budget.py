@@ -5,6 +5,7 @@ from __future__ import annotations
 from .errors import MemoryBudgetError
 from .header import Header
 
+SMALL = 64  # times smaller than the largest field
 SPARE_SLOTS = 16  # what one item of a batch may touch at least, beside the chunks being written
 
 
@@ -14,7 +15,7 @@ def waiting(envs: int) -> int:
 
 
 def slots_for(header: Header, memory: int) -> dict[str, int]:
-    """Divide a budget in bytes among the fields: slots so that all keep the same rows in memory.
+    """Divide a budget in bytes among the fields.
 
     Refuses a budget below the floor: the chunks being written and what one item of a batch touches.
     """
@@ -25,8 +26,25 @@ def slots_for(header: Header, memory: int) -> dict[str, int]:
         raise MemoryBudgetError(
             f"memory: {max(memory, 0)} bytes are left for decoded chunks, but this run needs at least {floor} for them"
         )
-    rows = (memory - floor) // sum(header.row_bytes(name) for name in header.fields)
-    return {name: floors[name] + rows // header.rows[name] for name in header.fields}
+    rows = rows_kept(header, memory - floor)
+    return {name: floors[name] + rows[name] // header.rows[name] for name in header.fields}
+
+
+def rows_kept(header: Header, memory: int) -> dict[str, int]:
+    """Return how many rows of each field fit into `memory` together.
+
+    All fields alike, but where some are small beside the others, those may take an eighth of the memory: whatever is
+    not there costs about the same to load, a flag or a frame.
+    """
+    size = {name: header.row_bytes(name) for name in header.fields}
+    small = {name for name in size if size[name] * SMALL < max(size.values())}
+    alike = memory // max(sum(size.values()), 1)
+    if not small:
+        return dict.fromkeys(size, alike)
+    of_small = sum(size[name] for name in small)
+    more = max(alike, memory // 8 // max(of_small, 1))
+    rest = (memory - more * of_small) // (sum(size.values()) - of_small)
+    return {name: more if name in small else rest for name in size}
 
 
 def parse_bytes(memory: int | str) -> int:

@@ -7,7 +7,7 @@ ignore, since the stream knows its own end; by the trailers alone a file can be 
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from zlib_ng import zlib_ng
@@ -20,6 +20,7 @@ from .errors import DamagedError
 MAGIC = b"RLAT"
 FORM = struct.Struct("<4s8sIHHIIQIII")
 SIZE = 48  # bytes of a trailer
+Identity = tuple[bytes, int, int, int]
 
 
 class Trailer(NamedTuple):
@@ -34,6 +35,11 @@ class Trailer(NamedTuple):
     raw: int = 0  # decoded bytes
     packed: int = 0  # bytes of the codec's stream in front of the trailer
     check: int = 0  # crc32 of stream and trailer
+
+    @property
+    def identity(self) -> Identity:
+        """What must agree between the chunk wanted and the chunk found: run, field, environment, first row."""
+        return self.run_id, self.field, self.env, self.first
 
     def pack(self, stream: bytes, raw: int) -> bytes:
         """Return the trailer's bytes behind a `stream` of `raw` decoded bytes, checksum over both included."""
@@ -59,24 +65,31 @@ def encode(rows: np.ndarray[Any, Any], itemsize: int, codec: Codec, trailer: Tra
     return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
 
 
-def decode(data: bytes, size: int, codec: Codec, expected: Trailer, where: str) -> bytes:
-    """Return the `size` bytes of a chunk, still shuffled, or raise DamagedError naming `where`.
+def decode(data: bytes, size: int, codec: Codec, expected: Identity) -> bytes:
+    """Return the `size` bytes of a chunk, still shuffled, or raise DamagedError.
 
-    Checked: the checksum, and that the trailer names the run, field, environment and first row of `expected`.
+    Checked: the checksum, and that the trailer names what is `expected`.
     """
-    body = memoryview(data)[:-4]
-    if len(data) < SIZE + 4 or data[-4:] != struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8))):
-        raise DamagedError(f"{where}: checksum differs")
-    trailer = Trailer.parse(body[-SIZE:])
-    if trailer is None or identity(trailer) != identity(expected) or trailer.packed != len(body) - SIZE:
-        raise DamagedError(f"{where}: expected {identity(expected)}, found {trailer and identity(trailer)}")
+    packed = _core.stream_length(data, *expected)
+    if packed < 0:
+        refuse(data, expected)
     try:
-        raw = codec.decode(body[: trailer.packed], size)
+        raw = codec.decode(memoryview(data)[:packed], size)
     except CODEC_ERRORS as error:
-        raise DamagedError(f"{where}: {error}") from error
+        raise DamagedError(str(error)) from error
     if len(raw) != size:
-        raise DamagedError(f"{where}: expected {size} bytes, found {len(raw)}")
+        raise DamagedError(f"expected {size} bytes, found {len(raw)}")
     return raw
+
+
+def refuse(data: bytes, expected: Identity) -> NoReturn:
+    """Say what is wrong with the end of a chunk."""
+    body = data[:-4]
+    check = struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
+    if len(body) < SIZE or data[-4:] != check:
+        raise DamagedError("checksum differs")
+    trailer = Trailer.parse(body[-SIZE:])
+    raise DamagedError(f"expected {expected}, found {trailer and trailer.identity}")
 
 
 def spread(decoded: bytes, itemsize: int, out: np.ndarray[Any, Any]) -> None:
@@ -86,8 +99,3 @@ def spread(decoded: bytes, itemsize: int, out: np.ndarray[Any, Any]) -> None:
         _core.unshuffle(shuffled, out, itemsize)
     else:
         out[:] = shuffled
-
-
-def identity(trailer: Trailer) -> tuple[bytes, int, int, int]:
-    """Return what must agree between the chunk wanted and the chunk found: run, field, environment, first row."""
-    return trailer.run_id, trailer.field, trailer.env, trailer.first

@@ -27,6 +27,8 @@ ERRORS: tuple[type[Exception], ...] = (
     RuntimeError,
     struct.error,
 )
+MOST_EXPANSION = 1032  # of deflate: 258 bytes from 2 bits
+MUCH = 1 << 26
 OWN = threading.local()  # a zstandard object must not be shared between threads
 
 
@@ -51,8 +53,11 @@ def encode_gzip(raw: Any, after: int) -> bytes:
 
 
 def decode_gzip(stream: Any, size: int) -> bytes:
-    """Undo `encode_gzip`."""
-    result: bytes = zlib_ng.decompressobj().decompress(stream, size + 1)
+    """Undo `encode_gzip`. Bounded, but a short stream cannot become much, and is decoded faster without a bound."""
+    if len(stream) * MOST_EXPANSION > MUCH + size:
+        result: bytes = zlib_ng.decompressobj().decompress(stream, size + 1)
+    else:
+        result = zlib_ng.decompress(stream, bufsize=size + 1)  # without room left it would grow once more
     return result
 
 

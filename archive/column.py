@@ -5,7 +5,6 @@ The rows still being written live in the same pool, in pinned slots, so reading 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,10 +43,13 @@ class Column:
         self.field = header.schema.steps[self.name]
         self.header, self.number, self.read, self.path, self.lock = header, number, read, path, lock
         self.envs, self.chunk_rows = header.schema.envs, header.rows[self.name]
+        self.run_id = bytes.fromhex(header.run_id)
+        self.chunk_bytes = self.chunk_rows * self.field.nbytes
         self.dtype, self.buffers = np.dtype(self.field.dtype), buffers
         self.codec = CODECS[header.codec(self.name)]
         self.memory = np.empty((slots * self.chunk_rows, self.field.nbytes), np.uint8)
         self.values = self.memory.reshape(-1).view(self.dtype).reshape(len(self.memory), *self.field.shape)
+        self.slots = self.memory.reshape(slots, self.chunk_bytes)
         self.pool = Pool(self.memory, self.envs, self.chunk_rows)
         self.single = self.part()
         self.open: set[int] = set()  # chunks with rows that are not in the file as a full chunk yet
@@ -69,12 +71,17 @@ class Column:
     def fetch(self, chunk: int) -> bytes:
         """Return the decoded bytes of a chunk of the file, still shuffled."""
         first, env = chunk // self.envs * self.chunk_rows, chunk % self.envs
-        where = f"{self.path}: field {self.name!r}, environment {env}, rows from {first}"
         if chunk >= len(self.offset) or self.offset[chunk] < 0:
-            raise DamagedError(f"{where}: the chunk is missing")
+            raise DamagedError(f"{self.where(env, first)}: the chunk is missing")
         data = self.read(int(self.offset[chunk]), int(self.size[chunk]))
-        expected = self.header.trailer(self.number, env, first, self.chunk_rows, 0)
-        return decode(data, self.chunk_rows * self.field.nbytes, self.codec, expected, where)
+        try:
+            return decode(data, self.chunk_bytes, self.codec, (self.run_id, self.number, env, first))
+        except DamagedError as error:
+            raise DamagedError(f"{self.where(env, first)}: {error}") from error
+
+    def where(self, env: int, first: int) -> str:
+        """Return what a chunk is called in errors."""
+        return f"{self.path}: field {self.name!r}, environment {env}, rows from {first}"
 
     # --- the pool
 
@@ -82,7 +89,7 @@ class Column:
         """Return the decoded bytes of a slot, one dimension."""
         if slot < 0:
             raise MemoryBudgetError(f"{self.path}: field {self.name!r}: a chunk being written is not in memory")
-        return self.memory[slot * self.chunk_rows : (slot + 1) * self.chunk_rows].reshape(-1)
+        return self.slots[slot]
 
     def claim(self, chunk: int) -> int:
         """Give a chunk a slot."""
@@ -93,7 +100,7 @@ class Column:
 
     def load(self, chunk: int) -> None:
         """Bring a chunk of the file into the pool."""
-        decoded = self.fetch(chunk) if self.field.nbytes else b""  # a field of no elements has no chunks
+        decoded = self.fetch(chunk) if self.chunk_bytes else b""  # a field of no elements has no chunks
         with self.lock:
             self.loads += 1
             if self.pool.slot(chunk) < 0:
@@ -102,8 +109,10 @@ class Column:
     def load_ahead(self, chunks: Sequence[int]) -> None:
         """Bring chunks into the pool as far as there is room; what cannot be read will be missed when it is needed."""
         for chunk in chunks:
-            with contextlib.suppress(OSError, ArchiveError):
+            try:
                 self.load(chunk)
+            except (OSError, ArchiveError):
+                continue
 
     def begin(self, chunk: int) -> int:
         """Open a chunk for writing, pinned; return where in the pool its first row is.
@@ -171,7 +180,7 @@ class Column:
     def windows(self, part: Part, place: Array, row: Array) -> Array:
         """Return a part of these rows of places (PARTS, B). Cost: one copy of the output."""
         out = self.buffers.take((len(row), *part.shape), self.dtype)
-        if len(row) * part.count <= self.pool.limit - len(self.open):
+        if len(row) * part.count <= self.free:
             self.fill(part, place, row, out)
             return out
         piece = self.items_at_once(part.count)
@@ -197,10 +206,14 @@ class Column:
         with self.lock:
             return list(part.missing(place, row))
 
+    @property
+    def free(self) -> int:
+        """How many chunks may come and go."""
+        return self.pool.limit - len(self.open)
+
     def items_at_once(self, count: int) -> int:
         """Return of how many windows the chunks are sure to fit into memory together."""
-        free: int = self.pool.limit - len(self.open)
-        return max(1, free // min(count, (count - 1) // self.chunk_rows + 2))
+        return max(1, self.free // min(count, (count - 1) // self.chunk_rows + 2))
 
     def gather(self, env: Array, row: Array) -> Array:
         """Return rows (B, *shape): row[i] of environment env[i]; -1 gives zeros."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from .column import Column
 
-THREADS = 2
-
 
 class Loading(NamedTuple):
     """Chunks on their way, in process `owner`."""
@@ -24,23 +22,25 @@ class Loading(NamedTuple):
 
 
 class Loader:
-    """Load chunks in threads of its own. What is loaded never changes a batch, only how soon it is there."""
+    """Load chunks in a thread of its own: two wait for each other more than they load.
+
+    What is loaded never changes a batch, only how soon it is there.
+    """
 
     def __init__(self) -> None:
-        self.threads: ThreadPoolExecutor | None = None
+        self.thread: ThreadPoolExecutor | None = None
         self.owner, self.closed = -1, False
 
     def bring(self, wanted: list[tuple[Column, list[int]]]) -> Loading:
-        """Begin to load these chunks, each field's in two parts."""
+        """Begin to load these chunks."""
         if self.closed:
             return Loading(self.owner, [])
-        if self.threads is None or self.owner != os.getpid():  # threads do not survive a fork
-            self.threads, self.owner = ThreadPoolExecutor(THREADS, "archive-loader"), os.getpid()
-        parts = [(column, chunks[k::THREADS]) for column, chunks in wanted for k in range(THREADS)]
-        return Loading(self.owner, [self.threads.submit(column.load_ahead, part) for column, part in parts if part])
+        if self.thread is None or self.owner != os.getpid():  # threads do not survive a fork
+            self.thread, self.owner = ThreadPoolExecutor(1, "archive-loader"), os.getpid()
+        return Loading(self.owner, [self.thread.submit(column.load_ahead, chunks) for column, chunks in wanted])
 
     def close(self) -> None:
         """Give up what has not begun, and wait for what has."""
         self.closed = True
-        if self.threads is not None and self.owner == os.getpid():
-            self.threads.shutdown(wait=True, cancel_futures=True)
+        if self.thread is not None and self.owner == os.getpid():
+            self.thread.shutdown(wait=True, cancel_futures=True)

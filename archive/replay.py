@@ -194,7 +194,7 @@ class Replay:
         seen, self._loads = self._loads, self._rows.loads
         if seen == self._loads:
             return None
-        return self._rows.loader.bring(self._assembly.wanted(place))
+        return self._rows.loader.bring(self._assembly.wanted(place, self._prefetch + 1))
 
     def _beta(self, beta: float | None) -> float:
         """Return the beta of the batch that is drawn now."""
