@@ -13,7 +13,7 @@ def checksum(data: _Bytes) -> int:
     """Return HDF5's fletcher32 of `data`."""
 
 def stream_length(data: bytes, run_id: bytes, field: int, env: int, first: int) -> int:
-    """Return how long the codec's stream of a chunk is, -1 unless checksum and trailer are right and name these rows."""
+    """Return how long a chunk's stream is, -1 unless checksum and trailer are right and name these rows."""
 
 def shuffle(rows: _Bytes, out: _Bytes, itemsize: int) -> None:
     """Write byte k of every item next to each other, as HDF5's shuffle filter does."""

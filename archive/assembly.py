@@ -220,7 +220,7 @@ class Assembly:
                 last = place.high if window.observed else place.stop - 1
                 inside = place.at(np.clip(where, place.low[:, None], last[:, None]))
                 mask[name] = inside.row == where
-                read[name] = self.rewards(inside) if name == "reward" else window.plain(inside)
+                read[name] = self.rewards(inside) if name == "reward" else window.single(inside)
         return read, mask
 
 

@@ -89,7 +89,7 @@ class Column:
         """Return the decoded bytes of a slot, one dimension."""
         if slot < 0:
             raise MemoryBudgetError(f"{self.path}: field {self.name!r}: a chunk being written is not in memory")
-        return self.slots[slot]
+        return np.asarray(self.slots[slot])
 
     def claim(self, chunk: int) -> int:
         """Give a chunk a slot."""

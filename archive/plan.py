@@ -29,6 +29,8 @@ class Plan:
         self.parts = [w.part for w in self.now] + [w.taken(later=True) for w in self.later]
         self.parts += [w.taken_once() for w in self.both]
         self.columns = [w.column for w in (*self.now, *self.later, *self.both)]
+        self.names, self.seen = [w.name for w in self.now], [w.name for w in self.later]
+        self.plain = not self.both and all(window.plain for window in windows)
         if rewards is not None:
             self.parts.append(rewards.part(0, n_step))
             self.columns.append(rewards)
@@ -43,10 +45,12 @@ class Plan:
         if found is None:
             found = self.load(place, after)
         reward = found.pop() if self.summed else None
-        first, second = len(self.now), len(self.now) + len(self.later)
-        now = {w.name: w.finished(array) for w, array in zip(self.now, found[:first], strict=True)}
-        later = {w.name: w.finished(array) for w, array in zip(self.later, found[first:second], strict=True)}
-        for w, array in zip(self.both, found[second:], strict=True):
+        count = len(self.now)
+        if self.plain:
+            return dict(zip(self.names, found, strict=False)), dict(zip(self.seen, found[count:], strict=True)), reward
+        now = {w.name: w.finished(array) for w, array in zip(self.now, found, strict=False)}
+        later = {w.name: w.finished(array) for w, array in zip(self.later, found[count:], strict=False)}
+        for w, array in zip(self.both, found[count + len(later) :], strict=True):
             now[w.name], later[w.name] = w.halves(array)
         return now, later, reward
 

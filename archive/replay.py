@@ -149,6 +149,8 @@ class Replay:
 
     def _asked(self, batch_size: int | None, beta: float | None) -> tuple[int, float | None]:
         """Return the size of a batch and its beta, None for the sampler's."""
+        if batch_size is None and beta is None and self.options.batch_size is not None:
+            return self.options.batch_size, None
         given = self.options.batch_size if batch_size is None else batch_size
         count = given if given is not None and is_int(given) else 0
         if count < 1:

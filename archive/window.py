@@ -69,7 +69,12 @@ class Window:
             array = np.moveaxis(array, lead, lead + self.axis - 1)
         return self.casted(array)
 
-    def plain(self, place: Places) -> Array:
+    @property
+    def plain(self) -> bool:
+        """Whether `finished` changes nothing."""
+        return self.dtype is None and not (self.stacked and self.axis > 1)
+
+    def single(self, place: Places) -> Array:
         """Return single rows, not stacked."""
         return self.casted(self.rows(self.column.single, place, place.row))
 
