@@ -252,40 +252,42 @@ cdef class SumTree:
 
     def find(self, const double[::1] mass not None, int64_t[::1] out not None):
         """Write the leaf that owns mass[i], 0 <= mass[i] <= total."""
-        cdef Py_ssize_t i, j, count
+        cdef Py_ssize_t i = 0, j, count
         cdef double[AT_ONCE] rest
         same_length(mass.shape[0], out.shape[0], out.shape[0])
         if not self.total > 0:
             raise ValueError("a sum tree with total 0 has no leaf to find")
         with nogil:
-            for i in range(0, mass.shape[0], 64):           # AT_ONCE
+            while i < mass.shape[0]:
                 count = min(AT_ONCE, mass.shape[0] - i)
                 for j in range(count):
                     rest[j] = mass[i + j]
                 descend(self.nodes, self.first, rest, out, i, count)
+                i += AT_ONCE
 
-    def draw(self, uint64_t seed, uint64_t batch, bint stratified, int64_t[::1] leaf not None,
-             double[::1] probability not None):
-        """Write leaves chosen by the uniform numbers of (seed, batch) in proportion to their values, and value / total.
+    def draw(self, uint64_t seed, uint64_t batch, bint stratified, double count, int64_t[::1] leaf not None,
+             double[::1] share not None):
+        """Write leaves that the uniform numbers of (seed, batch) choose, and count * (value / total) of each.
 
         `stratified`: number i falls into the i-th of equal parts of the total.
         """
-        cdef Py_ssize_t i, j, count, n = leaf.shape[0]
+        cdef Py_ssize_t i = 0, j, some, n = leaf.shape[0]
         cdef double[AT_ONCE] rest
-        cdef double total = self.total, most = nextafter(total, 0), share
-        same_length(n, probability.shape[0], n)
+        cdef double total = self.total, most = nextafter(total, 0), at
+        same_length(n, share.shape[0], n)
         if not total > 0:
             raise ValueError("a sum tree with total 0 has no leaf to find")
         with nogil:
-            write_uniforms(seed, batch, probability)
-            for i in range(0, n, 64):                       # AT_ONCE
-                count = min(AT_ONCE, n - i)
-                for j in range(count):
-                    share = (i + j + probability[i + j]) / n if stratified else probability[i + j]
-                    rest[j] = min(share * total, most)
-                descend(self.nodes, self.first, rest, leaf, i, count)
-                for j in range(i, i + count):
-                    probability[j] = self.nodes[leaf[j]] / total
+            write_uniforms(seed, batch, share)
+            while i < n:
+                some = min(AT_ONCE, n - i)
+                for j in range(some):
+                    at = (i + j + share[i + j]) / n if stratified else share[i + j]
+                    rest[j] = min(at * total, most)
+                descend(self.nodes, self.first, rest, leaf, i, some)
+                for j in range(i, i + some):
+                    share[j] = count * (self.nodes[leaf[j]] / total)
+                i += AT_ONCE
 
     def copy_to(self, SumTree other not None):
         """Set the first leaves of a larger tree to those of this one."""

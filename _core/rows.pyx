@@ -13,7 +13,7 @@ from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
-from search cimport last_at_most
+from search cimport TOGETHER, last_at_most, last_at_most_many
 
 cdef enum:
     ENV, ROW, LOW, STOP, HIGH, NUMBER, FLAGS
@@ -91,14 +91,14 @@ cdef class Segments:
                 self.place(segment[i], env[i], row[i], out, i)
 
     def pick(self, const int64_t[::1] rank not None, const int64_t[::1] until not None,
-             const int64_t[::1] skip not None, int64_t[:, ::1] out not None):
-        """Write the places of the rank[i]-th valid starts, environment by environment, oldest first.
+             const int64_t[::1] skip not None, int64_t[:, ::1] out not None, int64_t[::1] ids not None):
+        """Write the places and ids of the rank[i]-th valid starts, environment by environment, oldest first.
 
         until[e]: valid starts of environments 0 .. e; skip[e]: those of e older than the capacity.
         """
         cdef Py_ssize_t i
         cdef int64_t e, rest, s
-        same_length(rank.shape[0], out.shape[1], rank.shape[0])
+        same_length(rank.shape[0], out.shape[1], ids.shape[0])
         same_length(self.base.shape[0], until.shape[0], skip.shape[0])
         same_length(PARTS, out.shape[0], PARTS)
         with nogil:
@@ -107,25 +107,34 @@ cdef class Segments:
                 rest = rank[i] - (until[e - 1] if e else 0) + skip[e]
                 s = self.base[e] + last_at_most(self.before, self.base[e], self.size[e], rest)
                 self.place(s, e, self.start[s] + (rest - self.before[s]) * self.stride, out, i)
+                ids[i] = out[ENV, i] << 32 | out[ROW, i]
 
     def pick_leaves(self, const int64_t[::1] leaf not None, const int64_t[::1] transitions not None, int64_t capacity,
-                    int64_t[:, ::1] out not None):
-        """Write the places of the transitions whose leaves these are.
+                    int64_t[:, ::1] out not None, int64_t[::1] ids not None):
+        """Write the places and ids of the transitions whose leaves these are.
 
         Transition q of environment e has leaf (q % capacity) * N + e; capacity 0 means q * N + e.
         """
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i = 0, j, count
         cdef int64_t e, q, s, n = transitions.shape[0]
-        same_length(leaf.shape[0], out.shape[1], leaf.shape[0])
+        cdef int64_t[TOGETHER] base, size, ordinal, found
+        same_length(leaf.shape[0], out.shape[1], ids.shape[0])
         same_length(self.base.shape[0], n, n)
         same_length(PARTS, out.shape[0], PARTS)
         with nogil:
-            for i in range(leaf.shape[0]):
-                e, q = leaf[i] % n, leaf[i] // n
-                if capacity:
-                    q = transitions[e] - 1 - (transitions[e] - 1 - q) % capacity
-                s = self.base[e] + last_at_most(self.first, self.base[e], self.size[e], q)
-                self.place(s, e, self.start[s] + q - self.first[s], out, i)
+            while i < leaf.shape[0]:
+                count = min(TOGETHER, leaf.shape[0] - i)
+                for j in range(count):
+                    e, q = leaf[i + j] % n, leaf[i + j] // n
+                    if capacity:
+                        q = transitions[e] - 1 - (transitions[e] - 1 - q) % capacity
+                    base[j], size[j], ordinal[j] = self.base[e], self.size[e], q
+                last_at_most_many(self.first, base, size, ordinal, found, count)
+                for j in range(count):
+                    e, s = leaf[i + j] % n, base[j] + found[j]
+                    self.place(s, e, self.start[s] + ordinal[j] - self.first[s], out, i + j)
+                    ids[i + j] = out[ENV, i + j] << 32 | out[ROW, i + j]
+                i += TOGETHER
 
     def leaves(self, const int64_t[::1] ids not None, const int64_t[::1] transitions not None, int64_t capacity,
                int64_t[::1] out not None):
@@ -133,25 +142,32 @@ cdef class Segments:
 
         If they are not, what is written means nothing.
         """
-        cdef Py_ssize_t i
-        cdef int64_t e, row, k, s, step, q, n = transitions.shape[0]
+        cdef Py_ssize_t i = 0, j, count
+        cdef int64_t e, s, step, q, n = transitions.shape[0]
+        cdef int64_t[TOGETHER] base, size, row, found
         cdef bint plain = True
         same_length(ids.shape[0], out.shape[0], out.shape[0])
         same_length(self.base.shape[0], n, n)
         with nogil:
-            for i in range(ids.shape[0]):
-                e, row = ids[i] >> 32, ids[i] & <int64_t> 0xFFFFFFFF
-                k = last_at_most(self.start, self.base[e], self.size[e], row) if 0 <= e < n else -1
-                if k < 0:
-                    plain = False
-                    break
-                s = self.base[e] + k
-                step = row - self.start[s]
-                q = self.first[s] + step
-                if step >= self.reach[s] or step % self.stride or capacity and q < transitions[e] - capacity:
-                    plain = False
-                    break
-                out[i] = (q % capacity if capacity else q) * n + e
+            while plain and i < ids.shape[0]:
+                count = min(TOGETHER, ids.shape[0] - i)
+                for j in range(count):
+                    e, row[j] = ids[i + j] >> 32, ids[i + j] & <int64_t> 0xFFFFFFFF
+                    base[j] = self.base[e] if 0 <= e < n else 0
+                    size[j] = self.size[e] if 0 <= e < n else 0
+                last_at_most_many(self.start, base, size, row, found, count)
+                for j in range(count):
+                    e, s = ids[i + j] >> 32, base[j] + found[j]
+                    if found[j] < 0:
+                        plain = False
+                        break
+                    step = row[j] - self.start[s]
+                    q = self.first[s] + step
+                    if step >= self.reach[s] or step % self.stride or capacity and q < transitions[e] - capacity:
+                        plain = False
+                        break
+                    out[i + j] = (q % capacity if capacity else q) * n + e
+                i += TOGETHER
         return plain
 
 

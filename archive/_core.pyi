@@ -78,8 +78,8 @@ class SumTree:
     def find(self, mass: _Floats, out: _Ints) -> None:
         """Write the leaf that owns mass[i], 0 <= mass[i] <= total."""
 
-    def draw(self, seed: int, batch: int, stratified: bool, leaf: _Ints, probability: _Floats) -> None:
-        """Write leaves chosen by the uniform numbers of (seed, batch), and value / total."""
+    def draw(self, seed: int, batch: int, stratified: bool, count: float, leaf: _Ints, share: _Floats) -> None:
+        """Write leaves that the uniform numbers of (seed, batch) choose, and count * (value / total) of each."""
 
     def copy_to(self, other: SumTree) -> None:
         """Set the first leaves of a larger tree to those of this one."""

@@ -34,11 +34,11 @@ class Segments:
     def places(self, segment: _Ints, env: _Ints, row: _Ints, out: _Ints) -> None:
         """Write the places of rows whose segments are known."""
 
-    def pick(self, rank: _Ints, until: _Ints, skip: _Ints, out: _Ints) -> None:
-        """Write the places of the rank[i]-th valid starts, environment by environment, oldest first."""
+    def pick(self, rank: _Ints, until: _Ints, skip: _Ints, out: _Ints, ids: _Ints) -> None:
+        """Write the places and ids of the rank[i]-th valid starts, environment by environment, oldest first."""
 
-    def pick_leaves(self, leaf: _Ints, transitions: _Ints, capacity: int, out: _Ints) -> None:
-        """Write the places of the transitions whose leaves these are."""
+    def pick_leaves(self, leaf: _Ints, transitions: _Ints, capacity: int, out: _Ints, ids: _Ints) -> None:
+        """Write the places and ids of the transitions whose leaves these are."""
 
     def leaves(self, ids: _Ints, transitions: _Ints, capacity: int, out: _Ints) -> bool:
         """Write the leaf of the transition of each id; return whether all are valid starts within the capacity."""

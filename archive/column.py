@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,13 @@ from .places import Places
 from .schema import is_observation
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Loads:
+    """How often a chunk of any field of a run had to be read."""
+
+    count: int = 0
 
 
 class Column:
@@ -38,10 +46,11 @@ class Column:
         path: str,
         buffers: Buffers,
         lock: threading.RLock,
+        loads: Loads,
     ) -> None:
         self.name = header.fields[number]
         self.field = header.schema.steps[self.name]
-        self.header, self.number, self.read, self.path, self.lock = header, number, read, path, lock
+        self.header, self.number, self.read, self.path, self.lock, self.loads = header, number, read, path, lock, loads
         self.envs, self.chunk_rows = header.schema.envs, header.rows[self.name]
         self.run_id = bytes.fromhex(header.run_id)
         self.chunk_bytes = self.chunk_rows * self.field.nbytes
@@ -54,7 +63,6 @@ class Column:
         self.single = self.part()
         self.open: set[int] = set()  # chunks with rows that are not in the file as a full chunk yet
         self.newest = np.zeros(self.envs, np.int64)  # of a writer: where in the pool each environment's last row is
-        self.loads = 0  # how often a chunk had to be read
         self.offset = np.full(64, -1, np.int64)
         self.size = np.zeros(64, np.int64)
 
@@ -102,7 +110,7 @@ class Column:
         """Bring a chunk of the file into the pool."""
         decoded = self.fetch(chunk) if self.chunk_bytes else b""  # a field of no elements has no chunks
         with self.lock:
-            self.loads += 1
+            self.loads.count += 1
             if self.pool.slot(chunk) < 0:
                 spread(decoded, self.dtype.itemsize, self.bytes_of(self.claim(chunk)))
 

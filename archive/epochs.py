@@ -31,9 +31,9 @@ class Epochs:
         self.number, self.position = self.number + 1, 0
         self.until, self.skip = self.valid.until.copy(), self.valid.skip.copy()
 
-    def draw(self, count: int) -> Places:
-        """Return the next `count` starts, passing over those that left the capacity."""
-        found, left = [], count
+    def draw(self, count: int) -> tuple[Places, Array]:
+        """Return places and ids of the next `count` starts, passing over those that left the capacity."""
+        found, kept_ids, left = [], [], count
         while left:
             if self.position >= int(self.until[-1]):
                 self.begin()
@@ -41,11 +41,12 @@ class Epochs:
             rank = np.arange(self.position, stop)
             _core.permute(rank, int(self.until[-1]), self.seed, FIRST + self.number, rank)
             self.position = stop
-            places = self.valid.pick(rank, self.until, self.skip)
+            places, ids = self.valid.pick(rank, self.until, self.skip)
             kept = self.valid.is_kept(places.env, places.row)
             found.append(places.block.compress(kept, axis=1))
+            kept_ids.append(ids[kept])
             left -= int(kept.sum())
-        return Places(np.ascontiguousarray(np.concatenate(found, axis=1)))
+        return Places(np.ascontiguousarray(np.concatenate(found, axis=1))), np.concatenate(kept_ids)
 
     def state(self) -> dict[str, Any]:
         """Return what a later replay needs to go on within the pass."""

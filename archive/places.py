@@ -40,11 +40,6 @@ class Places:
         return cls(block)
 
     @property
-    def ids(self) -> Array:
-        """The ids of the rows."""
-        return np.asarray(self.block[ENV] << 32 | self.block[ROW])
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """(B,) or (B, J)."""
         shape: tuple[int, ...] = self.block.shape

@@ -111,21 +111,20 @@ class Priorities:
 
     # --- drawing
 
-    def draw(self, seed: int, batch: int, count: int) -> tuple[Places, Array]:
-        """Return `count` starts chosen by the uniform numbers of (seed, batch), and their probabilities."""
+    def draw(self, seed: int, batch: int, count: int) -> tuple[Places, Array, Array]:
+        """Return places and ids of `count` starts that the uniform numbers of (seed, batch) choose, and N P of each.
+
+        N counts the valid starts, P is the probability.
+        """
         if not self.tree.total > 0:
             raise NotEnoughData("every priority is 0: nothing can be drawn")
-        leaf, probability = np.empty(count, np.int64), np.empty(count)
-        self.tree.draw(seed, batch, self.sampler.stratified, leaf, probability)
-        return self.valid.pick_leaves(leaf), probability
+        leaf, share = np.empty(count, np.int64), np.empty(count)
+        self.tree.draw(seed, batch, self.sampler.stratified, float(len(self.valid)), leaf, share)
+        return *self.valid.pick_leaves(leaf), share
 
-    def weights(self, probability: Array, beta: float) -> Array:
-        """Return (N P)^-beta over the largest of the batch or of all, float32; N counts the valid starts."""
-        weight, most, result = (
-            np.power(len(self.valid) * probability, -beta),
-            -1.0,
-            np.empty(len(probability), np.float32),
-        )
+    def weights(self, share: Array, beta: float) -> Array:
+        """Return (N P)^-beta over the largest of the batch or of all, float32."""
+        weight, most, result = np.power(share, -beta), -1.0, np.empty(len(share), np.float32)
         if self.sampler.normalize == "global":
             most = float(np.power(len(self.valid) * (self.tree.smallest / self.tree.total), -beta))
         weigh(weight, most, result)

@@ -176,24 +176,24 @@ class Replay:
         weight, batch, epochs = None, self._batches, {}
         if self._epochs is not None:
             epochs = self._epochs.state()
-            starts = self._epochs.draw(count)
+            starts, ids = self._epochs.draw(count)
         elif self._priorities is not None:
-            starts, probability = self._priorities.draw(self.options.seed, batch, count)
-            weight = self._priorities.weights(probability, self._beta(beta))
+            starts, ids, share = self._priorities.draw(self.options.seed, batch, count)
+            weight = self._priorities.weights(share, self._beta(beta))
         else:
             rank = np.empty(count, np.int64)
             ranks(self.options.seed, batch, len(self._valid), rank)
-            starts = self._valid.pick(rank)
+            starts, ids = self._valid.pick(rank)
         place = self._assembly.places(starts)
         self._batches += 1
         weight = np.ones(count, np.float32) if weight is None else weight
-        return Draw((count, beta), batch, epochs, starts.ids, weight, place, self._bring(place))
+        return Draw((count, beta), batch, epochs, ids, weight, place, self._bring(place))
 
     def _bring(self, place: Places) -> Loading | None:
         """Begin to load a batch that is drawn ahead, unless all that was looked for lately was in memory."""
         if not self._prefetch:
             return None
-        seen, self._loads = self._loads, self._rows.loads
+        seen, self._loads = self._loads, self._rows.loads.count
         if seen == self._loads:
             return None
         return self._rows.loader.bring(self._assembly.wanted(place, self._prefetch + 1))

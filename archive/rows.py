@@ -19,7 +19,7 @@ from .budget import slots_for
 from .buffers import Buffers
 from .casting import is_int
 from .chunk import spread
-from .column import Column
+from .column import Column, Loads
 from .episodes import Episodes
 from .errors import DamagedError, IndexRangeError, MemoryBudgetError, StateError
 from .header import Header
@@ -54,10 +54,11 @@ class Rows:
         self.header, self.path, self.read, self.memory = header, path, read, memory
         self.reading = reading if reading is not None else nullcontext()
         self.loader = Loader()
+        self.loads = Loads()
         slots, self.buffers, self.lock = slots_for(header, memory), Buffers(), threading.RLock()
         try:
             self.columns = {
-                name: Column(header, number, slots[name], read, path, self.buffers, self.lock)
+                name: Column(header, number, slots[name], read, path, self.buffers, self.lock, self.loads)
                 for number, name in enumerate(header.fields)
             }
         except (MemoryError, OverflowError, ValueError) as error:
@@ -127,11 +128,6 @@ class Rows:
             if len(found[flag]):
                 found[flag][-1] = table[flag][number]
         return found
-
-    @property
-    def loads(self) -> int:
-        """How often a chunk had to be read."""
-        return sum([column.loads for column in self.columns.values()])
 
     # --- restoring
 

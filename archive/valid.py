@@ -140,17 +140,18 @@ class ValidStarts:
             hidden=column["hidden"],
         )
 
-    def pick(self, rank: Array, until: Array | None = None, skip: Array | None = None) -> Places:
-        """Return the places of the rank-th valid starts, environment by environment, oldest first."""
-        block = np.empty((PARTS, len(rank)), np.int64)
-        self.segments.pick(rank, self.until if until is None else until, self.skip if skip is None else skip, block)
-        return Places(block)
+    def pick(self, rank: Array, until: Array | None = None, skip: Array | None = None) -> tuple[Places, Array]:
+        """Return places and ids of the rank-th valid starts, environment by environment, oldest first."""
+        block, ids = np.empty((PARTS, len(rank)), np.int64), np.empty(len(rank), np.int64)
+        counts = (self.until if until is None else until, self.skip if skip is None else skip)
+        self.segments.pick(rank, *counts, block, ids)
+        return Places(block), ids
 
-    def pick_leaves(self, leaf: Array) -> Places:
-        """Return the places of the transitions that these leaves of a sum tree stand for."""
-        block = np.empty((PARTS, len(leaf)), np.int64)
-        self.segments.pick_leaves(leaf, self.transitions, self.capacity, block)
-        return Places(block)
+    def pick_leaves(self, leaf: Array) -> tuple[Places, Array]:
+        """Return places and ids of the transitions that these leaves of a sum tree stand for."""
+        block, ids = np.empty((PARTS, len(leaf)), np.int64), np.empty(len(leaf), np.int64)
+        self.segments.pick_leaves(leaf, self.transitions, self.capacity, block, ids)
+        return Places(block), ids
 
     def places(self, env: Array, row: Array, segment: Array | None = None) -> Places:
         """Return the places of rows."""

@@ -203,19 +203,19 @@ def test_draw_finds_what_find_finds(size: int, stratified: bool) -> None:
     leaves[rng.integers(size)] = 0.3
     tree, count = tree_of(leaves), 150
     leaf, probability = np.empty(count, np.int64), np.empty(count)
-    tree.draw(7, 3, stratified, leaf, probability)
+    tree.draw(7, 3, stratified, 3.0, leaf, probability)
     share = np.array(uniforms(7, 3, count))
     mass = ((np.arange(count) + share) / count if stratified else share) * tree.total
     assert leaf.tolist() == find(tree, np.minimum(mass, np.nextafter(tree.total, 0))).tolist()
-    assert probability.tolist() == (leaves[leaf] / tree.total).tolist()
+    assert probability.tolist() == (3.0 * (leaves[leaf] / tree.total)).tolist()
 
 
 def test_draw_refuses_a_tree_of_zeros() -> None:
     leaf, probability = np.full(2, -9), np.full(2, -9.0)
     with pytest.raises(ValueError, match="total 0"):
-        tree_of([0.0, 0.0]).draw(0, 0, True, leaf, probability)
+        tree_of([0.0, 0.0]).draw(0, 0, True, 1.0, leaf, probability)
     with pytest.raises(ValueError, match="disagree"):
-        tree_of([1.0]).draw(0, 0, True, leaf, probability[:1])
+        tree_of([1.0]).draw(0, 0, True, 1.0, leaf, probability[:1])
     assert (leaf == -9).all()
     assert (probability == -9).all()
 

@@ -344,8 +344,10 @@ def test_valid_starts_are_counted_environment_by_environment(seed: int, stride: 
         expected += starts[skip[-1] :]
         until.append(len(expected))
     block = np.full((PARTS, len(expected)), -9, np.int64)
-    told.kernels.pick(np.arange(len(expected)), ints(until), ints(skip), block)
+    ids = np.full(len(expected), -9, np.int64)
+    told.kernels.pick(np.arange(len(expected)), ints(until), ints(skip), block, ids)
     assert block.T.tolist() == [told.place(*pair) for pair in expected]
+    assert ids.tolist() == [env << 32 | row for env, row in expected]
 
 
 def by_leaf(told: Story, capacity: int) -> dict[int, tuple[int, int]]:
@@ -365,8 +367,10 @@ def test_leaves_belong_to_transitions_by_age(seed: int, capacity: int) -> None:
     expected = by_leaf(told, capacity)
     leaves = ints(sorted(expected))
     block = np.full((PARTS, len(leaves)), -9, np.int64)
-    told.kernels.pick_leaves(leaves, told.transitions, capacity, block)
+    ids = np.full(len(leaves), -9, np.int64)
+    told.kernels.pick_leaves(leaves, told.transitions, capacity, block, ids)
     assert block.T.tolist() == [told.place(*expected[leaf]) for leaf in leaves.tolist()]
+    assert ids.tolist() == [env << 32 | row for env, row in map(expected.get, leaves.tolist())]
 
 
 @pytest.mark.parametrize("capacity", [0, 3])
@@ -399,11 +403,13 @@ def test_kernels_that_find_rows_refuse_lengths_that_disagree() -> None:
         lambda: kernels.places(two, three, three, block),
         lambda: kernels.places(two, two, two, block),
         lambda: kernels.places(three, three, three, block[1:].copy()),
-        lambda: kernels.pick(two, envs, envs, block),
-        lambda: kernels.pick(three, envs, envs[1:], block),
-        lambda: kernels.pick(three, envs, envs, block[1:]),
-        lambda: kernels.pick_leaves(two, envs, 0, block),
-        lambda: kernels.pick_leaves(three, envs[1:], 0, block),
+        lambda: kernels.pick(two, envs, envs, block, out),
+        lambda: kernels.pick(three, envs, envs[1:], block, out),
+        lambda: kernels.pick(three, envs, envs, block[1:], out),
+        lambda: kernels.pick(three, envs, envs, block, out[1:]),
+        lambda: kernels.pick_leaves(two, envs, 0, block, out),
+        lambda: kernels.pick_leaves(three, envs[1:], 0, block, out),
+        lambda: kernels.pick_leaves(three, envs, 0, block, out[1:]),
         lambda: kernels.leaves(two, envs, 0, out),
         lambda: kernels.leaves(three, envs[1:], 0, out),
     ]
