@@ -13,6 +13,7 @@ from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
+from fetch cimport fetch_soon
 from search cimport TOGETHER, last_at_most, last_at_most_many
 
 cdef enum:
@@ -21,6 +22,8 @@ cdef enum:
     PARTS = 7
 cdef enum:
     MOST_PARTS = 64
+cdef enum:
+    SHORT = 256                                     # bytes of a window that is one wait for memory
 cdef enum:
     LARGE = 65536                                   # bytes of an array that is worth being made of used memory
 
@@ -410,6 +413,14 @@ cdef class Part:
         return 0
 
 
+cdef inline void fetch_windows(const Copy *copy, Py_ssize_t windows) noexcept nogil:
+    """Ask for the first rows of all windows, so that the waits for them overlap."""
+    cdef Py_ssize_t i
+    for i in range(windows):
+        if copy.where[i * copy.count] >= 0:
+            fetch_soon(copy.memory + copy.where[i * copy.count] * copy.size)
+
+
 def gather_parts(list parts not None, const int64_t[:, ::1] place not None, const int64_t[:, ::1] after not None,
                  object take):
     """Return an array for each part, filled; None if a chunk is absent. Large ones are made by take(shape, dtype).
@@ -440,6 +451,9 @@ def gather_parts(list parts not None, const int64_t[:, ::1] place not None, cons
             found.append(out)
             ready += 1
         with nogil:
+            for k in range(count):
+                if copies[k].size and copies[k].size * copies[k].count <= SHORT:
+                    fetch_windows(&copies[k], place.shape[1])
             for i in range(place.shape[1]):
                 for k in range(count):
                     if copies[k].size:

@@ -9,15 +9,7 @@ Many leaves are looked for or changed at once, level by level, so that the waits
 
 from libc.stdint cimport int64_t
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__) || defined(__clang__)
-    #define fetch_soon(at) __builtin_prefetch(at)
-    #else
-    #define fetch_soon(at)
-    #endif
-    """
-    void fetch_soon(const void *at) noexcept nogil
+from fetch cimport fetch_soon
 
 cdef enum:
     AT_ONCE = 64                                    # how many searches go down together
