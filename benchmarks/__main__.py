@@ -21,7 +21,7 @@ from .rivals import MODULES, Rivals
 
 def play(name: str, size: int, rivals: Rivals) -> dict[str, Any]:
     """Run one case in this process and return what it found."""
-    machine.pin()
+    machine.pin(CASES[name].cores)
     with tempfile.TemporaryDirectory() as folder:
         contest = CASES[name].contest(rivals, Path(folder), size)
         seconds = contest.play()

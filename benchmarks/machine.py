@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 
-def pin() -> None:
-    """Stay on one core, the last one of those allowed, where the system lets a process choose."""
+def pin(cores: int) -> None:
+    """Stay on so many cores, the last ones of those allowed, where the system lets a process choose."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
 
 
 def describe() -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from ..measure import Contest
-from ..rivals import Rivals
+from ..rivals import Array, Rivals
 from ..steps import STACK, atari
 from .case import Case, check_frames, check_stacks, drawing
 
@@ -16,6 +20,34 @@ LENGTH = 20
 def stacked_batch(rivals: Rivals, folder: Path, size: int) -> Contest:
     """Draw `size` 4-stacks of 84x84 and their next ones, all in memory (d3rlpy's are cast to float32)."""
     return stacks(rivals, "stacked", folder, size, 1)
+
+
+def overlapping_batch(rivals: Rivals, folder: Path, size: int) -> Contest:
+    """Draw `size` 4-stacks and their next ones as views of the five frames that they are made of."""
+    steps = atari()
+    found = rivals.offer("overlapping", folder, steps)
+    frame = steps.observation.shape[1:]
+    for name, sample in found.items():
+        check_stacks(name, sample(size), size, frame)
+        for _ in range(10_000 // size):
+            sample(size)
+    return Contest(drawing(found, size), moved=size * (STACK + 1) * math.prod(frame))
+
+
+def drawn_ahead(rivals: Rivals, folder: Path, size: int) -> Contest:
+    """Draw `size` 4-stacks that are not in memory while a learner computes, drawn ahead and in turn, on two cores."""
+    contestants = {}
+    for name, prefetch in (("archive", 2), ("in turn", 0)):
+        for sample in rivals.offer("uncached", folder, atari(), "32 MiB", prefetch).values():
+            contestants[name] = partial(learn, partial(sample, size), np.ones((128, 128), np.float32))
+    return Contest(contestants)
+
+
+def learn(sample: Callable[[], object], weights: Array) -> None:
+    """Draw a batch and compute about as long as that takes, without the interpreter."""
+    sample()
+    for _ in range(20):
+        weights @ weights
 
 
 def fresh_batch(rivals: Rivals, folder: Path, size: int) -> Contest:
@@ -61,8 +93,10 @@ def sequences(rivals: Rivals, folder: Path, size: int) -> Contest:
 
 BATCHES = {
     "stacked-batch": Case(stacked_batch, (32, 256)),
+    "stacked-batch-overlap": Case(overlapping_batch, (32, 256)),
     "stacked-batch-fresh-memory": Case(fresh_batch, (32, 256), kept=False),
     "n-step-batch": Case(n_step_batch, (32, 256)),
     "sequences": Case(sequences, (16,)),
     "uncached-batch": Case(uncached_batch, (32, 256), (32,)),
+    "drawn-ahead": Case(drawn_ahead, (32,), cores=2),
 }

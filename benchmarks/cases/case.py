@@ -29,6 +29,7 @@ class Case:
     sizes: tuple[int, ...] = (0,)
     short: tuple[int, ...] | None = None
     kept: bool = True
+    cores: int = 1
 
     def chosen(self, short: bool) -> tuple[int, ...]:
         """Return the sizes to run."""
@@ -42,8 +43,9 @@ class Case:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables that glibc's allocator reads; 32 MiB is as far as it goes."""
-        return {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)} if self.kept else {}
+        """Return the variables that numpy's BLAS and glibc's allocator read; 32 MiB is as far as that goes."""
+        kept = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)} if self.kept else {}
+        return kept | {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def drawing(samplers: dict[str, Callable[[int], Any]], batch: int) -> dict[str, Callable[[], object]]:

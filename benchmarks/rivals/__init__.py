@@ -33,6 +33,8 @@ OFFERS = {
     "stacked": ("archive", "numpy", "cpprb", "tianshou", "stable-baselines3", "dopamine", "d3rlpy"),
     # sequences(folder, steps, length): a function from a batch size to observations (batch, length, ...)
     "sequences": ("archive", "numpy", "d3rlpy"),
+    # overlapping(folder, steps): as `stacked`, both observations views of one array
+    "overlapping": ("archive",),
     # uncached(folder, steps): as `stacked`, the frames read from a file for every batch
     "uncached": ("archive", "memmap"),
     # stepper(folder, steps, envs): a function that appends step t of all environments

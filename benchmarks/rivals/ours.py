@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,16 @@ def first_batch(path: str) -> object:
 
 
 class OurTree:
-    """The sum tree of the core; it is given masses, so the random numbers are drawn here, as the rivals draw theirs."""
+    """The sum tree of the core, drawn from as a replay does."""
 
     def __init__(self, values: Array) -> None:
-        self.tree, self.rng = SumTree(len(values)), np.random.default_rng(0)
+        self.tree, self.batches = SumTree(len(values)), count()
         self.tree.set(np.arange(len(values)), values)
 
     def sample(self, batch: int) -> Array:
         """Draw leaves."""
-        leaf = np.empty(batch, np.int64)
-        self.tree.find((np.arange(batch) + self.rng.random(batch)) * (self.tree.total / batch), leaf)
+        leaf, share = np.empty(batch, np.int64), np.empty(batch)
+        self.tree.draw(0, next(self.batches), True, 1.0, leaf, share)
         return leaf
 
     def update(self, index: Array, value: Array) -> None:
@@ -102,9 +103,15 @@ def stacked(folder: Path, steps: Steps, n_step: int) -> Callable[[int], Drawn]:
     return lambda batch: drawn(replay.sample(batch))
 
 
-def uncached(folder: Path, steps: Steps) -> Callable[[int], Drawn]:
+def overlapping(folder: Path, steps: Steps) -> Callable[[int], Drawn]:
+    """Draw from the cache what both observations share once."""
+    replay = stored(folder, steps).replay(stack=STACK, overlap=True)
+    return lambda batch: drawn(replay.sample(batch))
+
+
+def uncached(folder: Path, steps: Steps, memory: str = "8 MiB", prefetch: int = 0) -> Callable[[int], Drawn]:
     """Draw with a cache too small to hold what a batch needs twice."""
-    replay = stored(folder, steps, memory="8 MiB").replay(stack=STACK)
+    replay = stored(folder, steps, memory=memory).replay(stack=STACK, prefetch=prefetch)
     return lambda batch: drawn(replay.sample(batch))
 
 
