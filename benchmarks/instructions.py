@@ -23,7 +23,7 @@ PAGE = Path(__file__).with_name("instructions.md")
 HEAD = f"""# Instructions
 
 Written by `python -m benchmarks.instructions` (release kind, valgrind's callgrind): instructions per call, the call
-from Python included. Batches of {BATCH}; the tree has 2^20 leaves; stacks are four frames of 84x84; chunks are 16 frames.
+from Python included. Batches of {BATCH}; the tree has 2^20 leaves; stacks are four frames of 84x84.
 
 | kernel | instructions |
 | --- | ---: |

@@ -621,6 +621,7 @@ def forks_while_opening_and_is_killed(path):
 def attempt(scenario, path):
     """Play one scenario; a hang ends in a traceback."""
     faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
     watch()
     random.seed(str(path))
     globals()[scenario](path)
