@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import h5py
@@ -12,8 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from model import philox, uniforms
 
-from archive import _core, samplers
+from archive import _core, chunk, samplers
 from archive._core import SumTree
+from archive.codec import CODECS
+from archive.errors import DamagedError
 
 Array = np.ndarray[Any, Any]
 SIZES = [*range(1, 71), 511, 512, 513, 10_000]
@@ -364,3 +367,57 @@ def test_permute_refuses_what_is_outside() -> None:
             _core.permute(np.array([index]), 10, 0, 0, out)
     with pytest.raises(ValueError, match="lengths"):
         _core.permute(np.zeros(2, np.int64), 10, 0, 0, out)
+
+
+# --- the end of a chunk
+
+
+IDENTITY = (b"run-name", 3, 2, 4096)
+
+
+def encoded(rows: Array) -> bytes:
+    run_id, field, env, first = IDENTITY
+    return chunk.encode(rows, 1, CODECS["gzip"], chunk.Trailer(run_id, 7, field, env, 16, first))
+
+
+@given(st.binary(max_size=300))
+def test_stream_of_a_chunk_is_found(raw: bytes) -> None:
+    data = encoded(np.frombuffer(raw, np.uint8))
+    assert _core.stream_length(data, *IDENTITY) == len(data) - chunk.SIZE - 4
+    assert chunk.decode(data, len(raw), CODECS["gzip"], IDENTITY) == raw
+
+
+def test_chunks_of_other_rows_and_damaged_ones_are_refused() -> None:
+    """Every single bit, every other identity, every length."""
+    data = encoded(np.arange(100, dtype=np.uint8))
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert _core.stream_length(bytes(damaged), *IDENTITY) == -1
+    others = [(b"run-namd", 3, 2, 4096), (b"run-name", 4, 2, 4096), (b"run-name", 3, 1, 4096), (b"run-name", 3, 2, 0)]
+    for other in (*others, (b"short", 3, 2, 4096), (b"run-name", 3 + (1 << 16), 2, 4096), (b"run-name", 3, -2, 4096)):
+        assert _core.stream_length(data, *other) == -1
+        with pytest.raises(DamagedError, match=r"expected .* found"):
+            chunk.decode(data, 100, CODECS["gzip"], other)
+    for stop in range(len(data)):
+        assert _core.stream_length(data[:stop], *IDENTITY) == -1
+    with pytest.raises(DamagedError, match="checksum differs"):
+        chunk.decode(data[:-1], 100, CODECS["gzip"], IDENTITY)
+
+
+@pytest.mark.parametrize("size", [99, 101])
+def test_chunks_of_another_size_are_refused(size: int) -> None:
+    data = encoded(np.arange(100, dtype=np.uint8))
+    with pytest.raises(DamagedError, match=f"expected {size} bytes, found 100"):
+        chunk.decode(data, size, CODECS["gzip"], IDENTITY)
+
+
+@pytest.mark.parametrize("megabytes", [1, 100])
+def test_a_stream_that_becomes_too_much_is_refused(megabytes: int) -> None:
+    """Before it has become more than 64 MiB."""
+    data = encoded(np.zeros(megabytes << 20, np.uint8))
+    tracemalloc.start()
+    with pytest.raises(DamagedError, match="expected 1000 bytes, found"):
+        chunk.decode(data, 1000, CODECS["gzip"], IDENTITY)
+    assert tracemalloc.get_traced_memory()[1] < 70 << 20
+    tracemalloc.stop()
