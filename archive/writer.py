@@ -47,7 +47,7 @@ class Writer(Appender):
         """Make everything appended so far survive a kill, with `sync` a power cut as well."""
         with self.change:
             if self.uncommitted or (sync and not self.commits.synced):
-                self.chunks.write_settled()
+                self.chunks.settle()
                 self.commits.write(sync)
             self.uncommitted = False
             self.last_commit = time.monotonic()
@@ -56,7 +56,7 @@ class Writer(Appender):
         """Commit together with the user's values."""
         data = self.commits.packed(values, keep)
         with self.change:
-            self.chunks.write_settled()
+            self.chunks.settle()
             self.commits.checkpoint(data, keep, sync)
             self.uncommitted = False
             self.last_commit = time.monotonic()
@@ -81,7 +81,7 @@ class Writer(Appender):
                     episodes.mark(env, {"terminated": False, "truncated": False})
             episodes.cut(episodes.count)
             rows.states[:] = ENDED
-            self.appended()
+            self.chunks.settle()
             self.commits.forget_after(number)
             self.commits.write(sync=False)
             self.uncommitted = False
@@ -100,7 +100,7 @@ class Writer(Appender):
     def finish(self) -> None:
         """Leave a file that needs no tail to be read."""
         with self.change, quiet:
-            self.chunks.write_settled()
+            self.chunks.settle()
             self.commits.write(sync=False)
             self.store.set_rows(int(self.rows.rows.max()))  # first: a chunk at the edge makes nothing longer
             self.chunks.write_open()
@@ -119,6 +119,7 @@ class Writer(Appender):
             if self.closed:
                 return
             self.closed = self.rows.closed = True
+            self.chunks.encoder.close()
             self.store.abandon()
             unregister(self)
             if self.owner == os.getpid():

@@ -38,7 +38,7 @@ def drawn_ahead(rivals: Rivals, folder: Path, size: int) -> Contest:
     """Draw `size` 4-stacks that are not in memory while a learner computes, drawn ahead and in turn, on two cores."""
     contestants = {}
     for name, prefetch in (("archive", 2), ("in turn", 0)):
-        for sample in rivals.offer("uncached", folder, atari(), "32 MiB", prefetch).values():
+        for sample in rivals.among("archive").offer("uncached", folder, atari(), "32 MiB", prefetch).values():
             contestants[name] = partial(learn, partial(sample, size), np.ones((128, 128), np.float32))
     return Contest(contestants)
 
