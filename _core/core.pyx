@@ -1,4 +1,4 @@
-"""What must be fast beside rows.pyx: the sum tree, random numbers, n-step returns, checksums and byte shuffles.
+"""What must be fast beside rows and pool: the sum tree, random numbers, n-step returns, checksums and byte shuffles.
 
 Everything here takes contiguous typed views that Python has checked and converted, releases the GIL once a call
 and allocates nothing per row. Randomness is an argument. What is drawn is written down in docs/draws.md.
