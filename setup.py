@@ -42,13 +42,7 @@ extensions = [
         extra_link_args=[flag for flag in flags if "sanitize=" in flag],
         py_limited_api=abi3,
     )
-    for name, source in (
-        ("_core", "core"),
-        ("_rows", "rows"),
-        ("_pool", "pool"),
-        ("_append", "append"),
-        ("_file", "file"),
-    )
+    for name in ("core", "rows", "pool", "append", "file")
 ]
 setup(
     ext_modules=cythonize(

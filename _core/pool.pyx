@@ -12,6 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from fetch cimport fetch_soon
+from lengths cimport same_length
 from places cimport ENV, HIGH, LOW, PARTS, ROW, STOP
 
 cdef enum:
@@ -22,13 +23,6 @@ cdef enum:
     LARGE = 65536                                   # bytes of an array that is worth being made of used memory
 
 cdef object EMPTY = np.empty
-
-
-cdef int same_length(Py_ssize_t a, Py_ssize_t b, Py_ssize_t c) except -1:
-    """Refuse arrays that do not fit together: nothing below would notice."""
-    if not a == b == c:
-        raise ValueError(f"lengths disagree: {a}, {b}, {c}")
-    return 0
 
 
 @cython.final

@@ -7,15 +7,9 @@ Python has checked, releases the GIL once a call and allocates nothing per row.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
+from lengths cimport same_length
 from places cimport ENV, FLAGS, HIGH, LOW, NUMBER, PARTS, ROW, STOP
 from search cimport TOGETHER, last_at_most, last_at_most_many
-
-
-cdef int same_length(Py_ssize_t a, Py_ssize_t b, Py_ssize_t c) except -1:
-    """Refuse arrays that do not fit together: nothing below would notice."""
-    if not a == b == c:
-        raise ValueError(f"lengths disagree: {a}, {b}, {c}")
-    return 0
 
 
 @cython.final
