@@ -10,8 +10,8 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 KINDS := release debug coverage sanitize
 SOURCES := setup.py pyproject.toml archive/__init__.py $(wildcard _core/*.p*)
 
-CORE_TESTS := $(addprefix tests/test_,core.py rows.py draws.py file_object.py plain.py semantics.py)
-CORE := $(addprefix $(CURDIR)/,_core/core.pyx _core/rows.pyx _core/append.pyx _core/file.pyx $(wildcard _core/*.pxd))
+CORE_TESTS := $(addprefix tests/test_,core.py rows.py pool.py draws.py file_object.py plain.py semantics.py)
+CORE := $(addprefix $(CURDIR)/,_core/core.pyx _core/rows.pyx _core/pool.pyx _core/append.pyx _core/file.pyx $(wildcard _core/*.pxd))
 SANITIZER := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
     PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 
@@ -39,7 +39,7 @@ lint: place-debug
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy
-	@$(BIN)/python -m mypy.stubtest archive._core archive._rows archive._append archive._file --ignore-missing-stub --mypy-config-file pyproject.toml
+	@$(BIN)/python -m mypy.stubtest archive._core archive._rows archive._pool archive._append archive._file --ignore-missing-stub --mypy-config-file pyproject.toml
 
 # The short set of the benchmarks, beside every rival that can be installed here.
 bench: place-release build/bench/ready

@@ -1,4 +1,4 @@
-"""Builds the extensions archive._core, _rows, _append and _file; everything else is in pyproject.toml.
+"""Builds the extensions archive._core, _rows, _pool, _append and _file; everything else is in pyproject.toml.
 
 ARCHIVE_BUILD  release (default); debug: bounds, views and integer overflow checked, as tests run it;
                coverage: debug with line tracing; sanitize: under address and undefined-behaviour sanitizers
@@ -34,15 +34,15 @@ if abi3:
 
 extensions = [
     Extension(
-        f"archive.{name}",
-        [f"_core/{source}.pyx"],
+        f"archive._{name}",
+        [f"_core/{name}.pyx"],
         depends=glob("_core/*.p*"),  # puts the kernels into the sdist, and rebuilds when one is touched
         define_macros=macros,
         extra_compile_args=flags if os.name == "posix" else [],
         extra_link_args=[flag for flag in flags if "sanitize=" in flag],
         py_limited_api=abi3,
     )
-    for name, source in (("_core", "core"), ("_rows", "rows"), ("_append", "append"), ("_file", "file"))
+    for name in ("core", "rows", "pool", "append", "file")
 ]
 setup(
     ext_modules=cythonize(

@@ -1,4 +1,4 @@
-"""What must be fast beside rows.pyx: the sum tree, random numbers, n-step returns, checksums and byte shuffles.
+"""What must be fast beside rows and pool: the sum tree, random numbers, n-step returns, checksums and byte shuffles.
 
 Everything here takes contiguous typed views that Python has checked and converted, releases the GIL once a call
 and allocates nothing per row. Randomness is an argument. What is drawn is written down in docs/draws.md.
@@ -13,15 +13,9 @@ from libc.string cimport memcmp, memcpy
 
 from checksum cimport fletcher32
 from feistel cimport feistel
+from lengths cimport same_length
 from philox cimport philox
 from sumtree cimport AT_ONCE, descend, refresh, sum8
-
-
-cdef int same_length(Py_ssize_t a, Py_ssize_t b, Py_ssize_t c) except -1:
-    """Refuse arrays that do not fit together: nothing below would notice."""
-    if not a == b == c:
-        raise ValueError(f"lengths disagree: {a}, {b}, {c}")
-    return 0
 
 
 # --- chunks

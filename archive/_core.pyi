@@ -1,4 +1,4 @@
-"""What must be fast beside rows.pyx: the sum tree, random numbers, n-step returns, checksums and byte shuffles."""
+"""What must be fast beside rows and pool: the sum tree, random numbers, n-step returns, checksums and byte shuffles."""
 
 from typing import Any, final
 

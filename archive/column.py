@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ._rows import Part, Pool
+from ._pool import Part, Pool
 from .buffers import Buffers
 from .chunk import decode, spread
 from .codec import CODECS

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-ENV, ROW, LOW, STOP, HIGH, NUMBER, FLAGS = range(7)  # as `_core/rows.pyx` has them
+ENV, ROW, LOW, STOP, HIGH, NUMBER, FLAGS = range(7)  # as `_core/places.pxd` has them
 PARTS = 7
 
 

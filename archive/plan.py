@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._rows import gather_parts
+from ._pool import gather_parts
 from .column import Column
 from .places import Places
 from .rows import Rows

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._rows import Part
+from ._pool import Part
 from .column import Column
 from .errors import FieldError
 from .options import Options

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archive import _core, _rows
+from archive import _core, _pool, _rows
 from archive.places import HIGH, PARTS, ROW, STOP
 
 CALLS, BATCH, LEAVES = 1000, 32, 1 << 20
@@ -37,9 +37,9 @@ def tree() -> _core.SumTree:
     return made
 
 
-def pool() -> tuple[_rows.Pool, np.ndarray, np.ndarray]:
+def pool() -> tuple[_pool.Pool, np.ndarray, np.ndarray]:
     """Return a pool of 1,600 frames that are all there, and places of starts among them."""
-    made = _rows.Pool(np.ones((1600, 7056), np.uint8), 1, 16)
+    made = _pool.Pool(np.ones((1600, 7056), np.uint8), 1, 16)
     for chunk in range(100):
         made.claim(chunk)
     place = np.zeros((PARTS, BATCH), np.int64)
@@ -84,7 +84,7 @@ def look_ahead() -> Callable[[], object]:
 def gather_stacks() -> Callable[[], object]:
     """Part.gather of stacks"""
     made, place, row = pool()
-    part = _rows.Part(made, np.dtype(np.uint8), (4, 7056), -3, 4, False, False, False)
+    part = _pool.Part(made, np.dtype(np.uint8), (4, 7056), -3, 4, False, False, False)
     out = np.empty((BATCH, 4, 7056), np.uint8)
     return lambda: part.gather(place, row, out)
 
