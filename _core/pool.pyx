@@ -22,6 +22,9 @@ cdef enum:
 cdef enum:
     LARGE = 65536                                   # bytes of an array that is worth being made of used memory
 
+cdef enum:
+    PAGE = 4096
+
 cdef object EMPTY = np.empty
 
 
@@ -243,6 +246,14 @@ cdef inline void fetch_windows(const Copy *copy, Py_ssize_t windows) noexcept no
             fetch_soon(copy.memory + copy.where[i * copy.count] * copy.size)
 
 
+cdef inline void fetch_pages(const Copy *copy, Py_ssize_t i) noexcept nogil:
+    """Ask for the beginning of each page of a long window; the processor goes on by itself until the next."""
+    cdef int64_t byte = 0, first = copy.where[i * copy.count], size = copy.size * copy.count
+    while first >= 0 and size >= PAGE and byte < size:
+        fetch_soon(copy.memory + first * copy.size + byte)
+        byte += PAGE
+
+
 def gather_parts(list parts not None, const int64_t[:, ::1] place not None, const int64_t[:, ::1] after not None,
                  object take):
     """Return an array for each part, filled; None if a chunk is absent. Large ones are made by take(shape, dtype).
@@ -279,6 +290,8 @@ def gather_parts(list parts not None, const int64_t[:, ::1] place not None, cons
             for i in range(place.shape[1]):
                 for k in range(count):
                     if copies[k].size:
+                        if i + 1 < place.shape[1]:
+                            fetch_pages(&copies[k], i + 1)
                         copy_window(&copies[k], i)
     finally:
         for k in range(ready):
