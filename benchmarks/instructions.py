@@ -1,11 +1,11 @@
 """python -m benchmarks.instructions: instructions per call of the kernels, which do not depend on the machine's load.
 
-Needs valgrind. Counts what a thousand calls of each kernel take beyond none, and writes benchmarks/instructions.md.
+Needs valgrind. Counts what happens inside each kernel, from the arguments that Python hands over on, and writes
+benchmarks/instructions.md.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -18,12 +18,12 @@ import numpy as np
 from archive import _core, _pool, _rows
 from archive.places import HIGH, PARTS, ROW, STOP
 
-CALLS, BATCH, LEAVES = 1000, 32, 1 << 20
+CALLS, BATCH, LEAVES = 100, 32, 1 << 20
 PAGE = Path(__file__).with_name("instructions.md")
 HEAD = f"""# Instructions
 
-Written by `python -m benchmarks.instructions` (release kind, valgrind's callgrind): instructions per call, the call
-from Python included. Batches of {BATCH}; the tree has 2^20 leaves; stacks are four frames of 84x84.
+Written by `python -m benchmarks.instructions` (release kind, valgrind's callgrind): instructions per call, taking the
+arguments included. Batches of {BATCH}; the tree has 2^20 leaves; stacks are four frames of 84x84.
 
 | kernel | instructions |
 | --- | ---: |
@@ -104,11 +104,16 @@ def unshuffle() -> Callable[[], object]:
 KERNELS = (tree_draw, tree_set, ranks, returns, look_ahead, gather_stacks, checksum, unshuffle)
 
 
-def counted(name: str, calls: int) -> int:
-    """Return the instructions of a process that makes so many calls of a kernel."""
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-m", __spec__.name]
-    same = os.environ | {"PYTHONHASHSEED": "0"}  # so that the imports take as many
-    done = subprocess.run([*command, name, str(calls)], capture_output=True, text=True, check=True, env=same)
+def counted(kernel: Callable[[], object], calls: int) -> int:
+    """Return the instructions of calls of a kernel, and of those that prepare them: all inside its wrapper in C."""
+    words = re.findall(r"\w+", (kernel.__doc__ or "").split()[0])
+    options = [
+        "--collect-atstart=no",
+        f"--toggle-collect=__pyx_pw_*{'_*'.join(words)}",
+        "--callgrind-out-file=/dev/null",
+    ]
+    command = ["valgrind", "--tool=callgrind", *options, sys.executable, "-m", __spec__.name]
+    done = subprocess.run([*command, kernel.__name__, str(calls)], capture_output=True, text=True, check=True)
     found = re.search(r"Collected : ([0-9]+)", done.stderr)
     if found is None:
         raise RuntimeError(f"valgrind counted nothing:\n{done.stderr}")
@@ -126,7 +131,7 @@ def main(arguments: list[str]) -> None:
         raise SystemExit("valgrind is not installed")
     lines = []
     for kernel in KERNELS:
-        per_call = (counted(kernel.__name__, CALLS) - counted(kernel.__name__, 0)) / CALLS
+        per_call = (counted(kernel, CALLS) - counted(kernel, 0)) / CALLS
         lines.append(f"| {kernel.__doc__} | {per_call:,.0f} |")
         print(lines[-1])
     PAGE.write_text(HEAD + "\n".join(lines) + "\n")
