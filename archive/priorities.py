@@ -39,6 +39,8 @@ class Priorities:
         self.decided = np.zeros(self.envs, np.int64)  # transitions of which is known whether they are valid starts
         self.seen: tuple[object, int] = (None, -1)  # the table of episodes, and how often one was hidden or shown
         self.hidden: set[int] = set()
+        self.version = -1  # of the rows that were taken in last
+        self.whole = True  # nothing was left half done
         self.fresh_leaf()
 
     def new_leaves(self, size: int) -> tuple[SumTree, Array]:
@@ -59,11 +61,18 @@ class Priorities:
 
     # --- rows that arrive
 
-    def enter(self, changed: list[int]) -> None:
-        """Give the transitions that have arrived in these environments the largest priority seen."""
-        fresh = self.fresh_leaf()
-        moved = self.hidden_moved()
-        for env in changed:
+    def enter(self) -> None:
+        """Give the transitions that have arrived the largest priority seen.
+
+        An exception in between, Ctrl-C too, is made up for by the next call: all leaves are set anew.
+        """
+        if self.whole and self.version == self.valid.rows.version:
+            return
+        fresh, whole = self.fresh_leaf(), self.whole
+        self.whole = False
+        moved = self.hidden_moved() or not whole
+        waiting = (self.entered != self.valid.transitions) | (self.decided != self.entered) | moved
+        for env in np.flatnonzero(waiting).tolist():
             now, oldest = int(self.valid.transitions[env]), int(self.valid.oldest[env])
             self.make_room(now)
             for low in range(max(int(self.entered[env]), oldest), now, BLOCK):
@@ -71,6 +80,7 @@ class Priorities:
                 self.value[self.leaf_numbers(env, ordinal)] = self.given(env, ordinal, fresh)
             self.entered[env] = now
             self.settle(env, oldest if moved else max(int(self.decided[env]), oldest))
+        self.version, self.whole = self.valid.rows.version, True
 
     def hidden_moved(self) -> bool:
         """Tell whether other episodes are hidden than when this was asked last."""
@@ -141,9 +151,11 @@ class Priorities:
         where = (self.valid.transitions, self.valid.capacity, number)
         if most <= self.safe and self.valid.segments.leaves(ids, *where):
             leaf = np.power(priority + self.sampler.epsilon, self.sampler.alpha)
+            self.whole = False
             self.largest = max(self.largest, most)
             self.value[number] = leaf
             self.tree.set(number, leaf)
+            self.whole = True
         else:
             self.update_some(ids, priority)
 
@@ -155,11 +167,13 @@ class Priorities:
         env, row = split(ids, self.envs)
         ordinal, valid, gone = self.find(env, row)
         gone |= ordinal < self.valid.oldest[env]
+        self.whole = False
         self.ignored += int(gone.sum())
         self.largest = max(self.largest, float(priority[~gone].max(initial=0.0)))
         number = self.leaf_numbers(env, ordinal)
         self.value[number[~gone]] = leaf[~gone]
         self.tree.set(number[valid & ~gone], leaf[valid & ~gone])
+        self.whole = True
 
     def check(self, priority: Array) -> None:
         """Refuse priorities that are negative or not finite, naming the first."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from threading import get_ident
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +14,7 @@ from .assembly import Assembly, check_out, fill
 from .batch import Batch
 from .casting import as_array, is_int, is_number
 from .draw import Draw
-from .epochs import Epochs
+from .epochs import Epochs, Pass
 from .errors import (
     ArchiveError,
     FieldError,
@@ -35,7 +35,15 @@ from .valid import ValidStarts
 
 Array = np.ndarray[Any, Any]
 MOST_AHEAD = 1024  # batches drawn ahead
-BAD_STATE = (KeyError, TypeError, AttributeError, IndexError, ValueError)  # what a state made by hand may cause
+Queue = tuple[int, Pass | None, tuple[Draw, ...]]
+BAD_STATE = (
+    KeyError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    ValueError,
+)  # what a state made by hand may cause
 
 
 class Replay:
@@ -63,8 +71,9 @@ class Replay:
         self._priorities = Priorities(self._valid, sampler) if isinstance(sampler, Prioritized) else None
         self._epochs = Epochs(self._valid, options.seed) if isinstance(sampler, Epoch) else None
         self._prefetch = prefetch
-        self._pending: deque[Draw] = deque()  # drawn, not given out yet
-        self._batches = 0  # drawn
+        # batches drawn, where it is in its passes, what was drawn and not given out: one value, replaced at once
+        self._queue: Queue = (0, self._epochs.first() if self._epochs is not None else None, ())
+        self._given: dict[int, Draw] = {}  # what each thread is about to give out
         self._loads = -1
         self._rewinds = len(rows.rewinds)
 
@@ -75,9 +84,9 @@ class Replay:
         self._rows.require_open()
         if self._rewinds != len(self._rows.rewinds):
             raise StateError(f"{self._rows.path}: rewound after this replay was made; make one from the checkpoint")
-        changed = self._valid.refresh()
-        if changed and self._priorities is not None:
-            self._priorities.enter(changed)
+        self._valid.refresh()
+        if self._priorities is not None:
+            self._priorities.enter()
 
     def __len__(self) -> int:
         """Return the number of valid starts."""
@@ -99,28 +108,28 @@ class Replay:
 
         `beta` replaces the sampler's for this batch; arrays of `out`, a dict by batch name, are filled and returned.
         """
+        thread = get_ident()
         with lock:
-            drawn = self._next(batch_size, beta)
-        try:
-            if drawn.loading is not None:
-                drawn.loading.wait()
-            with self._rows.reading:
-                self._rows.require_open()
-                batch = self._assembly.make(drawn.ids, drawn.weight, drawn.place)
-            if out is None:
-                return batch
+            drawn = self._next(thread, batch_size, beta)
+        if drawn.loading is not None:
+            drawn.loading.wait()
+        with self._rows.reading:
+            self._rows.require_open()
+            batch = self._assembly.make(drawn.ids, drawn.weight, drawn.place)
+        if out is not None:
             check_out(out, batch.asdict())
-            return Batch(fill(out, batch.asdict()))
-        except BaseException:  # the batch was not given out: the next call gets it
-            with lock:
-                self._pending.appendleft(drawn)
-            raise
+            batch = Batch(fill(out, batch.asdict()))
+        del self._given[thread]
+        return batch
 
     def draw(self, batch_size: int | None = None, *, beta: float | None = None) -> tuple[Array, Array]:
         """Draw the next batch's ids and weights without reading its rows."""
+        thread = get_ident()
         with lock:
-            drawn = self._next(batch_size, beta)
-            return drawn.ids, drawn.weight
+            drawn = self._next(thread, batch_size, beta)
+        found = drawn.ids, drawn.weight
+        del self._given[thread]
+        return found
 
     def gather(self, index: Any, fields: Sequence[str] | None = None) -> Batch:
         """Return the transitions that start at these ids, all of them valid starts; `fields` limits what is read."""
@@ -137,15 +146,33 @@ class Replay:
         while True:
             yield self.sample()
 
-    def _next(self, batch_size: int | None, beta: float | None) -> Draw:
-        """Return the draw that this call is for, and draw ahead until `prefetch` are pending."""
+    def _next(self, thread: int, batch_size: int | None, beta: float | None) -> Draw:
+        """Return the draw that this call is for, and draw ahead until `prefetch` are pending.
+
+        Whatever this is interrupted by, Ctrl-C between any two lines too: a draw that was not given out is the next.
+        """
         asked = self._asked(batch_size, beta)
         self._refresh()
-        if self._pending and self._pending[0].asked != asked:
-            self._give_back()
-        while len(self._pending) <= self._prefetch:
-            self._pending.append(self._draw(*asked))
-        return self._pending.popleft()
+        self._take_back(thread)
+        batches, epochs, pending = self._queue
+        if pending and pending[0].asked != asked:
+            batches, epochs, pending = pending[0].batch, pending[0].epochs, ()
+        while len(pending) <= self._prefetch:
+            drawn, epochs = self._draw(batches, epochs, *asked)
+            batches, pending = batches + 1, (*pending, drawn)
+        self._queue = (batches, epochs, pending)
+        self._given[thread] = pending[0]
+        self._queue = (batches, epochs, pending[1:])
+        return pending[0]
+
+    def _take_back(self, thread: int) -> None:
+        """Put a draw that this thread took and did not give out in front again."""
+        taken = self._given.get(thread)
+        if taken is not None:
+            batches, epochs, pending = self._queue
+            if not pending or pending[0] is not taken:
+                self._queue = (batches, epochs, (taken, *pending))
+            del self._given[thread]
 
     def _asked(self, batch_size: int | None, beta: float | None) -> tuple[int, float | None]:
         """Return the size of a batch and its beta, None for the sampler's."""
@@ -159,35 +186,26 @@ class Replay:
             raise FieldError(f"beta {beta!r}: expected a finite number >= 0")
         return int(count), None if beta is None else float(beta)
 
-    def _give_back(self) -> None:
-        """Stand where the pending batches had not been drawn."""
-        self._batches = self._pending[0].batch
-        if self._epochs is not None:
-            self._epochs.load(self._pending[0].epochs)
-        self._pending.clear()
-
-    def _draw(self, count: int, beta: float | None) -> Draw:
-        """Draw a batch, and have its chunks loaded if those of others had to be."""
+    def _draw(self, batch: int, epochs: Pass | None, count: int, beta: float | None) -> tuple[Draw, Pass | None]:
+        """Draw batch number `batch`, and have its chunks loaded if those of others had to be."""
         if not len(self._valid):
             what = f"sequence of {self._valid.rule.rows} rows" if self.options.sequence_length else "transition"
             few = 0 < self._valid.capacity < self._valid.rule.rows
             why = ", and the capacity keeps fewer rows than that per environment" if few else ""
             raise NotEnoughData(f"{self._rows.path}: no {what} is complete{why}")
-        weight, batch, epochs = None, self._batches, {}
-        if self._epochs is not None:
-            epochs = self._epochs.state()
-            starts, ids = self._epochs.draw(count)
+        weight, after = None, epochs
+        if self._epochs is not None and epochs is not None:
+            starts, ids, after = self._epochs.draw(epochs, count)
         elif self._priorities is not None:
             starts, ids, share = self._priorities.draw(self.options.seed, batch, count)
-            weight = self._priorities.weights(share, self._beta(beta))
+            weight = self._priorities.weights(share, self._beta(batch, beta))
         else:
             rank = np.empty(count, np.int64)
             ranks(self.options.seed, batch, len(self._valid), rank)
             starts, ids = self._valid.pick(rank)
         place = self._assembly.places(starts)
-        self._batches += 1
         weight = np.ones(count, np.float32) if weight is None else weight
-        return Draw((count, beta), batch, epochs, ids, weight, place, self._bring(place))
+        return Draw((count, beta), batch, epochs, ids, weight, place, self._bring(place)), after
 
     def _bring(self, place: Places) -> Loading | None:
         """Begin to load a batch that is drawn ahead, unless all that was looked for lately was in memory."""
@@ -198,9 +216,9 @@ class Replay:
             return None
         return self._rows.loader.bring(self._assembly.wanted(place, self._prefetch + 1))
 
-    def _beta(self, beta: float | None) -> float:
-        """Return the beta of the batch that is drawn now."""
-        return beta if beta is not None else cast(Prioritized, self.sampler).beta_at(self._batches)
+    def _beta(self, batch: int, beta: float | None) -> float:
+        """Return the beta of a batch."""
+        return beta if beta is not None else cast(Prioritized, self.sampler).beta_at(batch)
 
     # --- priorities
 
@@ -232,21 +250,24 @@ class Replay:
         """Return everything that the next batches depend on beside the rows: options, position, priorities."""
         with lock:
             self._refresh()
+            batches, epochs, pending = self._queue
+            taken = sorted(self._given.values(), key=lambda drawn: drawn.batch)
+            pending = (*(drawn for drawn in taken if not any(drawn is other for other in pending)), *pending)
             state = {
                 "draw_version": DRAW_VERSION,
                 "run_id": self._run_id,
                 "options": self.options.to_json(),
                 "sampler": self.sampler.to_json(),
-                "batches": self._batches,
+                "batches": batches,
                 "rows": self._rows.rows.copy(),
                 "rewinds": self._rewinds,
                 "prefetch": self._prefetch,
-                "pending": [drawn.state() for drawn in self._pending],
+                "pending": [drawn.state() for drawn in pending],
             }
             if self._priorities is not None:
                 state["priorities"] = self._priorities.state()
-            if self._epochs is not None:
-                state["epochs"] = self._epochs.state()
+            if epochs is not None:
+                state["epochs"] = epochs.state()
             return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -278,21 +299,22 @@ class Replay:
             raise StateError(f"{self._rows.path}: the state of a replay lacks or garbles {error}") from error
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
-        if not is_int(state["batches"]) or state["batches"] < 0:
-            raise StateError(f"{self._rows.path}: a state after {state['batches']!r} batches")
-        self._batches = int(state["batches"])
-        changed = self._valid.refresh()
-        made = sampler_from_json(state["sampler"])
+        batches = state["batches"]
+        if not is_int(batches) or not 0 <= batches < 1 << 62:
+            raise StateError(f"{self._rows.path}: a state after {batches!r} batches")
+        self._valid.refresh()
+        made, epochs = sampler_from_json(state["sampler"]), self._queue[1]
         if self._priorities is not None:
             if isinstance(made, Prioritized):
                 self._priorities.load(state["priorities"], made)
-            self._priorities.enter(changed)
+            self._priorities.enter()
         if self._epochs is not None and "epochs" in state:
-            self._epochs.load(state["epochs"])
-        self._pending.extend(Draw.from_state(drawn, self._rows) for drawn in state.get("pending", ()))
+            epochs = self._epochs.restored(state["epochs"])
+        pending = tuple(Draw.from_state(drawn, self._rows, self._epochs) for drawn in state.get("pending", ()))
         same = Options.from_json(state["options"]) == self.options and made == self.sampler
-        if self._pending and not same:
-            self._give_back()
+        if pending and not same:
+            batches, epochs, pending = pending[0].batch, pending[0].epochs, ()
+        self._queue = (int(batches), epochs, pending)
 
 
 def restored(

@@ -45,16 +45,17 @@ class ValidStarts:
     def __len__(self) -> int:
         return int(self.until[-1]) - self.hidden
 
-    def refresh(self) -> list[int]:
-        """Take in the rows that have arrived; return the environments in which something changed."""
+    def refresh(self) -> None:
+        """Take in the rows that have arrived. An exception in between, Ctrl-C too, is made up for by the next call."""
         rows, segments = self.rows, self.rows.episodes.segments
         if self.seen == rows.version:
-            return []
+            return
         changed = (rows.rows != self.seen_rows) | (rows.states != self.seen_states)
         if self.laid_out[0] is not segments or self.laid_out[1] != segments.version:
-            self.laid_out = (segments, segments.version)
             self.reach, self.shown, self.before, self.chain = np.zeros((4, len(segments.start)), np.int64)
             self.settled[:] = 0
+            self.seen_rows[:] = -1  # all is counted anew, also after Ctrl-C before the end
+            self.laid_out = (segments, segments.version)
             changed[:] = True
         found: list[int] = np.flatnonzero(changed).tolist()
         if found:
@@ -66,7 +67,6 @@ class ValidStarts:
             self.seen_rows, self.seen_states = rows.rows.copy(), rows.states.copy()
         self.segments = self.look()
         self.seen = rows.version
-        return found
 
     def look(self) -> Segments:
         """Return the episodes as compiled code sees them, until something changes."""

@@ -23,8 +23,9 @@ header
 budget   column   snapshot   store
 checkpoint   loader   window
 rows
-bulk   change   chunks   commit   draw   lazy   pictures   plain   plan   source   stacks   stats   valid
+bulk   change   chunks   commit   lazy   pictures   plain   plan   source   stacks   stats   valid
 assembly   epochs   priorities   appender
+draw
 replay   writer
 run
 opening   info

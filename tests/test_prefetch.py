@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import linecache
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -301,4 +304,128 @@ def test_states_with_rows_that_are_not_there_are_refused(reader: archive.Run, pa
         reader.replay(state=state)
     state["pending"] = [{"asked": 3}]
     with pytest.raises(archive.StateError, match="lacks or garbles"):
+        reader.replay(state=state)
+
+
+# --- Ctrl-C
+
+
+class At:
+    """Raise KeyboardInterrupt when the `number`-th line of the package runs in this block, as Ctrl-C does."""
+
+    def __init__(self, number: int) -> None:
+        self.left, self.came = number, False
+
+    def __enter__(self) -> At:
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)
+
+    def trace(self, frame: Any, event: str, argument: Any) -> Any:
+        if Path(frame.f_code.co_filename).parent.name != "archive":
+            return None
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if text in ("return batch", "return found"):  # between `del` and `return` Python looks for no signal
+            return self.trace
+        if event == "line" and not self.came:
+            self.left -= 1
+            if self.left == 0:
+                self.came = True
+                raise KeyboardInterrupt
+        return self.trace
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_batch_that_ctrl_c_came_for_is_the_next(path: Path, sampler: Any, ahead: int) -> None:
+    """At every line that runs between the call and the batch."""
+    fields = {"observation": archive.Field("u1", (4,)), "action": archive.Field("int64")}
+    run = archive.create(path, archive.Schema(fields), commit_every=None)
+    rows = np.arange(50)
+    run.extend({"observation": np.tile(rows.astype("u1")[:, None], 4), "action": rows, "reward": rows})
+    a, b = (run.replay(sampler=sampler, batch_size=8, stack=2, prefetch=ahead) for _ in range(2))
+    number, done = 0, False
+    while not done:
+        number += 1
+        at = At(number)
+        try:
+            with at:
+                batch = a.sample()
+            twin = batch
+        except KeyboardInterrupt:
+            twin = run.replay(state=a.state_dict()).sample()
+            batch = a.sample()
+        done = not at.came
+        expected = b.sample()
+        equal_batches(batch, expected)
+        equal_batches(twin, expected)
+    assert number > 30
+
+
+def total(replay: archive.Replay) -> float:
+    assert replay._priorities is not None
+    return replay._priorities.tree.total
+
+
+def test_rows_that_ctrl_c_came_for_enter_later(path: Path) -> None:
+    """New rows, an episode hidden or shown again, and priorities: at every line that runs."""
+    fields = {"observation": archive.Field("f4", (1,)), "action": archive.Field("int64")}
+    with archive.create(path, archive.Schema(fields), commit_every=None) as run:
+        a, b = (run.replay(sampler=archive.Prioritized(), batch_size=64, capacity=200) for _ in range(2))
+        row, number, done = 0, 0, 0
+        while done < 3:
+            number += 1
+            count = 3 + number % 5
+            rows = np.arange(row, row + count)
+            run.extend({"observation": rows[:, None].astype("f4"), "action": rows, "reward": rows})
+            run.end_episode()
+            run.annotate(number // 2, hidden=number % 3 == 0)
+            row += count
+            at, index = At(number), np.arange(row - 3, row - 1)
+            try:
+                with at:
+                    len(a)
+                    a.update_priorities(index, [number, 0.5])
+            except KeyboardInterrupt:
+                a.update_priorities(index, [number, 0.5])
+            done += not at.came
+            b.update_priorities(index, [number, 0.5])
+            assert same(a.state_dict()["priorities"], b.state_dict()["priorities"])
+            assert total(a) == total(b)
+            assert a.draw()[0].tolist() == b.draw()[0].tolist()
+        assert number > 60
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("batches",), 1 << 80),
+        (("batches",), -1),
+        (("epochs", "until"), np.array([1 << 62])),
+        (("epochs", "until"), np.zeros((2, 2), np.int64)),
+        (("epochs", "skip"), np.zeros(1)),
+        (("epochs", "position"), -1),
+        (("epochs", "number"), -(1 << 63)),
+        (("pending", 0, "ids"), 1e300),
+        (("pending", 0, "ids"), np.arange(8)),
+        (("pending", 0, "weight"), np.full(8, np.nan, np.float32)),
+        (("pending", 1, "batch"), float("inf")),
+        (("pending", 0, "asked"), [8, np.ones(3)]),
+        (("pending", 0, "place"), np.zeros((7, 8))),
+        (("pending", 0, "place"), np.zeros((6, 8), np.int64)),
+        (("options", "within_episode"), np.ones(3)),
+        (("options", "time_major"), "yes"),
+    ],
+)
+def test_states_made_by_hand_are_refused_at_once(reader: archive.Run, where: tuple[Any, ...], value: Any) -> None:
+    replay = reader.replay(sampler=archive.Epoch(), batch_size=8, seed=5)
+    replay.sample()
+    state = copy.deepcopy(replay.state_dict())
+    place = state
+    for key in where[:-1]:
+        place = place[key]
+    place[where[-1]] = value
+    with pytest.raises(archive.ArchiveError):
         reader.replay(state=state)
