@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from ._core import ranks
+from .ahead import Ahead
 from .assembly import Assembly, check_out, fill
 from .batch import Batch
 from .casting import as_array, is_int, is_number
@@ -35,7 +36,6 @@ from .valid import ValidStarts
 
 Array = np.ndarray[Any, Any]
 MOST_AHEAD = 1024  # batches drawn ahead
-Queue = tuple[int, Pass | None, tuple[Draw, ...]]
 BAD_STATE = (
     KeyError,
     TypeError,
@@ -71,9 +71,7 @@ class Replay:
         self._priorities = Priorities(self._valid, sampler) if isinstance(sampler, Prioritized) else None
         self._epochs = Epochs(self._valid, options.seed) if isinstance(sampler, Epoch) else None
         self._prefetch = prefetch
-        # batches drawn, where it is in its passes, what was drawn and not given out: one value, replaced at once
-        self._queue: Queue = (0, self._epochs.first() if self._epochs is not None else None, ())
-        self._given: dict[int, Draw] = {}  # what each thread is about to give out
+        self._ahead = Ahead(self._epochs.first() if self._epochs is not None else None)
         self._loads = -1
         self._rewinds = len(rows.rewinds)
 
@@ -119,7 +117,7 @@ class Replay:
         if out is not None:
             check_out(out, batch.asdict())
             batch = Batch(fill(out, batch.asdict()))
-        del self._given[thread]
+        del self._ahead.given[thread]
         return batch
 
     def draw(self, batch_size: int | None = None, *, beta: float | None = None) -> tuple[Array, Array]:
@@ -128,7 +126,7 @@ class Replay:
         with lock:
             drawn = self._next(thread, batch_size, beta)
         found = drawn.ids, drawn.weight
-        del self._given[thread]
+        del self._ahead.given[thread]
         return found
 
     def gather(self, index: Any, fields: Sequence[str] | None = None) -> Batch:
@@ -147,32 +145,10 @@ class Replay:
             yield self.sample()
 
     def _next(self, thread: int, batch_size: int | None, beta: float | None) -> Draw:
-        """Return the draw that this call is for, and draw ahead until `prefetch` are pending.
-
-        Whatever this is interrupted by, Ctrl-C between any two lines too: a draw that was not given out is the next.
-        """
+        """Return the draw that this call is for."""
         asked = self._asked(batch_size, beta)
         self._refresh()
-        self._take_back(thread)
-        batches, epochs, pending = self._queue
-        if pending and pending[0].asked != asked:
-            batches, epochs, pending = pending[0].batch, pending[0].epochs, ()
-        while len(pending) <= self._prefetch:
-            drawn, epochs = self._draw(batches, epochs, *asked)
-            batches, pending = batches + 1, (*pending, drawn)
-        self._queue = (batches, epochs, pending)
-        self._given[thread] = pending[0]
-        self._queue = (batches, epochs, pending[1:])
-        return pending[0]
-
-    def _take_back(self, thread: int) -> None:
-        """Put a draw that this thread took and did not give out in front again."""
-        taken = self._given.get(thread)
-        if taken is not None:
-            batches, epochs, pending = self._queue
-            if not pending or pending[0] is not taken:
-                self._queue = (batches, epochs, (taken, *pending))
-            del self._given[thread]
+        return self._ahead.take(thread, asked, self._prefetch, self._draw)
 
     def _asked(self, batch_size: int | None, beta: float | None) -> tuple[int, float | None]:
         """Return the size of a batch and its beta, None for the sampler's."""
@@ -250,9 +226,7 @@ class Replay:
         """Return everything that the next batches depend on beside the rows: options, position, priorities."""
         with lock:
             self._refresh()
-            batches, epochs, pending = self._queue
-            taken = sorted(self._given.values(), key=lambda drawn: drawn.batch)
-            pending = (*(drawn for drawn in taken if not any(drawn is other for other in pending)), *pending)
+            batches, epochs, pending = self._ahead.not_given_out()
             state = {
                 "draw_version": DRAW_VERSION,
                 "run_id": self._run_id,
@@ -303,7 +277,7 @@ class Replay:
         if not is_int(batches) or not 0 <= batches < 1 << 62:
             raise StateError(f"{self._rows.path}: a state after {batches!r} batches")
         self._valid.refresh()
-        made, epochs = sampler_from_json(state["sampler"]), self._queue[1]
+        made, epochs = sampler_from_json(state["sampler"]), self._ahead.queue[1]
         if self._priorities is not None:
             if isinstance(made, Prioritized):
                 self._priorities.load(state["priorities"], made)
@@ -314,7 +288,7 @@ class Replay:
         same = Options.from_json(state["options"]) == self.options and made == self.sampler
         if pending and not same:
             batches, epochs, pending = pending[0].batch, pending[0].epochs, ()
-        self._queue = (int(batches), epochs, pending)
+        self._ahead.queue = (int(batches), epochs, pending)
 
 
 def restored(

@@ -26,6 +26,7 @@ rows
 bulk   change   chunks   commit   lazy   pictures   plain   plan   source   stacks   stats   valid
 assembly   epochs   priorities   appender
 draw
+ahead
 replay   writer
 run
 opening   info
