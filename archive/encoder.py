@@ -13,7 +13,7 @@ class Encoder:
     def __init__(self) -> None:
         self.thread: ThreadPoolExecutor | None = None
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.possible = cores > 1
+        self.possible, self.owner = cores > 1, os.getpid()
 
     def starts(self) -> bool:
         """Tell whether chunks can be encoded in the background, and have a thread ready for it."""
@@ -33,6 +33,6 @@ class Encoder:
         return done
 
     def close(self) -> None:
-        """Give up what has not begun."""
-        if self.thread is not None:
+        """Give up what has not begun; the thread stays with the parent of a fork, and so may its locks."""
+        if self.thread is not None and self.owner == os.getpid():
             self.thread.shutdown(wait=False, cancel_futures=True)
