@@ -7,7 +7,7 @@ from .header import Header
 
 SMALL = 64  # times smaller than the largest field
 ENCODING = 4  # chunks that are encoded in the background at a time
-SPARE_SLOTS = 16  # what one item of a batch may touch at least, beside the chunks being written
+SPARE_SLOTS = 16  # what one item of a batch may touch, and full chunks that wait to be written
 
 
 def waiting(envs: int) -> int:
@@ -20,8 +20,7 @@ def slots_for(header: Header, memory: int) -> dict[str, int]:
 
     Refuses a budget below the floor: the chunks being written and what one item of a batch touches.
     """
-    open_chunks = (2 + waiting(header.schema.envs)) * header.schema.envs + ENCODING
-    floors = dict.fromkeys(header.fields, open_chunks + SPARE_SLOTS)
+    floors = dict.fromkeys(header.fields, 2 * header.schema.envs + SPARE_SLOTS)
     size = {name: header.rows[name] * header.row_bytes(name) for name in header.fields}
     floor = sum(floors[name] * size[name] for name in header.fields)
     if memory < floor:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from .guard import block_signals
+
 
 class Encoder:
     """One thread that encodes, begun when it is first needed; none where the process has a single core."""
@@ -18,7 +20,7 @@ class Encoder:
     def starts(self) -> bool:
         """Tell whether chunks can be encoded in the background, and have a thread ready for it."""
         if self.possible and self.thread is None:
-            self.thread = ThreadPoolExecutor(1, "archive-encoder")
+            self.thread = ThreadPoolExecutor(1, "archive-encoder", block_signals)
         return self.possible
 
     def begin(self, work: Callable[[], bytes]) -> Future[bytes]:

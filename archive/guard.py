@@ -122,6 +122,12 @@ class Quiet:
 quiet = Quiet()
 
 
+def block_signals() -> None:
+    """Leave signals to the caller's threads; for threads of ours, which must not take what others have blocked."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
 def register(writer: Writer) -> None:
     """Keep an open writer alive until it is closed or abandoned."""
     writers[id(writer)] = writer

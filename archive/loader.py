@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 from .column import Column
+from .guard import block_signals
 
 
 class Loading(NamedTuple):
@@ -36,7 +37,7 @@ class Loader:
         if self.closed:
             return Loading(self.owner, [])
         if self.thread is None or self.owner != os.getpid():  # threads do not survive a fork
-            self.thread, self.owner = ThreadPoolExecutor(1, "archive-loader"), os.getpid()
+            self.thread, self.owner = ThreadPoolExecutor(1, "archive-loader", block_signals), os.getpid()
         return Loading(self.owner, [self.thread.submit(column.load_ahead, chunks) for column, chunks in wanted])
 
     def close(self) -> None:

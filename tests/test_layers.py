@@ -13,9 +13,9 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   buffers   disk   encoder   record   rewind   guard   codec   rule   places
+errors   batch   buffers   disk   record   rewind   guard   codec   rule   places
 _core    _rows   _pool   _append   _file
-block   casting   chunk   leaves   lock
+block   casting   chunk   encoder   leaves   lock
 options   payload   samplers
 schema
 spaces   datasets   episodes   intake   layout
