@@ -7,6 +7,7 @@ has crashed or deadlocked real programs; docs/format.md ("Ten rules") has the li
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - before us: at a fork its lock must be taken after ours, as in a commit
 import contextlib
 import gc
 import os
