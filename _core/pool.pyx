@@ -220,7 +220,7 @@ cdef class Part:
             return False
         self.begin(&copy, out, row.shape[0])
         with nogil:
-            for i in range(row.shape[0]):
+            for i in range(row.shape[0] if copy.size else 0):
                 copy_window(&copy, i)
         PyBuffer_Release(&copy.view)
         return True
