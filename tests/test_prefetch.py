@@ -327,7 +327,8 @@ class At:
         if Path(frame.f_code.co_filename).parent.name != "archive":
             return None
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if text in ("return batch", "return found"):  # between `del` and `return` Python looks for no signal
+        # Python looks for no signal between `del` and `return`, nor where it leaves a `with`, which is a line again.
+        if text in ("return batch", "return found") or text.startswith("with "):
             return self.trace
         if event == "line" and not self.came:
             self.left -= 1
