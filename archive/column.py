@@ -60,6 +60,7 @@ class Column:
         self.values = self.memory.reshape(-1).view(self.dtype).reshape(len(self.memory), *self.field.shape)
         self.slots = self.memory.reshape(slots, self.chunk_bytes)
         self.pool = Pool(self.memory, self.envs, self.chunk_rows)
+        self.filling = -1  # chunk whose slot is claimed and not filled yet
         self.single = self.part()
         self.open: set[int] = set()  # chunks with rows that are not in the file as a full chunk yet
         self.newest = np.zeros(self.envs, np.int64)  # of a writer: where in the pool each environment's last row is
@@ -112,7 +113,18 @@ class Column:
         with self.lock:
             self.loads.count += 1
             if self.pool.slot(chunk) < 0:
-                spread(decoded, self.dtype.itemsize, self.bytes_of(self.claim(chunk)))
+                self.filling = chunk
+                try:
+                    spread(decoded, self.dtype.itemsize, self.bytes_of(self.claim(chunk)))
+                except BaseException:  # Ctrl-C too: a slot that is half filled must not be found
+                    self.drop_filling()
+                    raise
+                self.filling = -1
+
+    def drop_filling(self) -> None:
+        """Forget the chunk that was being copied into its slot: it was interrupted, or the copier is in the parent."""
+        self.pool.drop(self.filling)
+        self.filling = -1
 
     def load_ahead(self, chunks: Sequence[int]) -> None:
         """Bring chunks into the pool as far as there is room; what cannot be read will be missed when it is needed."""

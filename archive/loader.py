@@ -38,7 +38,10 @@ class Loader:
             return Loading(self.owner, [])
         if self.thread is None or self.owner != os.getpid():  # threads do not survive a fork
             self.thread, self.owner = ThreadPoolExecutor(1, "archive-loader", block_signals), os.getpid()
-        return Loading(self.owner, [self.thread.submit(column.load_ahead, chunks) for column, chunks in wanted])
+        try:
+            return Loading(self.owner, [self.thread.submit(column.load_ahead, chunks) for column, chunks in wanted])
+        except RuntimeError:  # the run was closed meanwhile, or the interpreter ends: the caller loads by itself
+            return Loading(self.owner, [])
 
     def close(self) -> None:
         """Give up what has not begun, and wait for what has."""

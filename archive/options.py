@@ -92,7 +92,7 @@ class Options:
         if not isinstance(self.overlap, bool) or (
             self.overlap and (self.sequence_length is not None or self.n_step != 1)
         ):
-            raise FieldError("overlap needs transitions of one step")
+            raise FieldError(f"overlap {self.overlap!r}: expected True or False; True needs transitions of one step")
         if self.sequence_length is not None and self.n_step != 1:
             raise FieldError("n_step and sequence_length exclude each other: sequences hold raw rewards")
 

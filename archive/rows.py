@@ -86,10 +86,11 @@ class Rows:
                 column.pool.limit_to(slots[name])
 
     def renew_locks(self) -> None:
-        """Forget, in the child of a fork, what other threads of the parent held."""
+        """Forget, in the child of a fork, what other threads of the parent held and had half done."""
         self.lock, self.buffers.lock = threading.RLock(), threading.Lock()
         for column in self.columns.values():
             column.lock = self.lock
+            column.drop_filling()
 
     # --- which rows are where
 

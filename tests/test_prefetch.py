@@ -399,6 +399,35 @@ def test_rows_that_ctrl_c_came_for_enter_later(path: Path) -> None:
         assert number > 60
 
 
+def test_a_chunk_that_ctrl_c_came_for_is_not_taken_for_loaded(
+    reader: archive.Run, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slot is claimed, and holds what was there before."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with archive.open(recorded) as whole:
+        a, b = (run.replay(batch_size=16, stack=2, prefetch=0) for run in (reader, whole))
+        for _ in range(6):
+            with monkeypatch.context() as patch:
+                patch.setattr(archive.column, "spread", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    a.sample()
+            equal_batches(a.sample(), b.sample())
+
+
+def test_a_forked_child_forgets_a_chunk_that_was_half_loaded(reader: archive.Run) -> None:
+    rows, column = reader._rows, reader._rows.columns["observation"]
+    expected = column.rows(0, 1600, 1616)
+    column.forget(100)
+    column.filling = 100
+    column.bytes_of(column.claim(100))[:] = 77
+    rows.renew_locks()
+    np.testing.assert_array_equal(column.rows(0, 1600, 1616), expected)
+    assert column.filling == -1
+
+
 @pytest.mark.parametrize(
     ("where", "value"),
     [
