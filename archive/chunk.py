@@ -61,7 +61,11 @@ def encode(rows: np.ndarray[Any, Any], itemsize: int, codec: Codec, trailer: Tra
         _core.shuffle(rows, mixed, itemsize)
         rows = mixed
     stream = codec.encode(rows, SIZE)
-    body = stream + trailer.pack(stream, len(rows))
+    return checked(stream + trailer.pack(stream, len(rows)))
+
+
+def checked(body: bytes) -> bytes:
+    """Return bytes with the checksum of HDF5's fletcher32 filter behind them."""
     return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
 
 
@@ -85,8 +89,7 @@ def decode(data: bytes, size: int, codec: Codec, expected: Identity) -> bytes:
 def refuse(data: bytes, expected: Identity) -> NoReturn:
     """Say what is wrong with the end of a chunk."""
     body = data[:-4]
-    check = struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
-    if len(body) < SIZE or data[-4:] != check:
+    if len(body) < SIZE or data != checked(body):
         raise DamagedError("checksum differs")
     trailer = Trailer.parse(body[-SIZE:])
     raise DamagedError(f"expected {expected}, found {trailer and trailer.identity}")

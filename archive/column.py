@@ -6,7 +6,7 @@ The rows still being written live in the same pool, in pinned slots, so reading 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,6 +187,13 @@ class Column:
                     self.begin(chunk)
                 self.pool.find(env, row, where)
             self.values[where] = values
+
+    def open_rows(self, env: int, start: int, stop: int) -> Iterator[Array]:
+        """Yield the bytes of rows of open chunks as they stand in memory, chunk by chunk."""
+        for first in range(start // self.chunk_rows * self.chunk_rows, stop, self.chunk_rows):
+            raw = self.bytes_of(self.pool.slot(first // self.chunk_rows * self.envs + env))
+            low, high = max(start - first, 0), min(stop - first, self.chunk_rows)
+            yield raw[low * self.field.nbytes : high * self.field.nbytes]
 
     def part(self, ahead: int = 0, count: int | None = None, *, repeat: bool = False, later: bool = False) -> Part:
         """Return what a batch takes of the field: rows row + ahead .. row + ahead + count - 1, one row without `count`.

@@ -6,12 +6,12 @@ Chunks and tails first, then HDF5's flush, then journal, record, held blocks and
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from . import payload
 from .casting import is_int
@@ -65,8 +65,9 @@ class Commits:
         """Append the rows of open chunks to their slots; return what the record will say of them."""
         offset, slot, check = self.tail_offset.copy(), self.tail_slot.copy(), self.tail_check.copy()
         bases, rows = np.empty_like(self.tail_base), np.empty_like(self.tail_rows)
+        settled = self.rows.settled
         for number, column in enumerate(self.rows.columns.values()):
-            base = bases[number] = self.rows.bases(column.chunk_rows)
+            base = bases[number] = settled // column.chunk_rows * column.chunk_rows
             known = rows[number] = self.rows.known(column.name)
             if not column.field.nbytes:
                 continue
@@ -77,10 +78,12 @@ class Commits:
             check[number][moved] = 0
             start = np.where(moved, base, self.tail_rows[number])
             for env in np.flatnonzero(known > start).tolist():
-                data = column.rows(env, int(start[env]), int(known[env])).reshape(-1).view(np.uint8)
                 at = tail_position(self.header, offset, slot, number, env)
-                self.store.write_at(at + int(start[env] - base[env]) * column.field.nbytes, data)
-                check[number, env] = zlib.crc32(data.data, int(check[number, env]))
+                at += int(start[env] - base[env]) * column.field.nbytes
+                for data in column.open_rows(env, int(start[env]), int(known[env])):
+                    self.store.write_at(at, data)
+                    check[number, env] = crc32(data, int(check[number, env]))
+                    at += len(data)
         return offset, slot, check, bases, rows
 
     def seal(self, sync: bool, slots: tuple[Slot, ...], tail: tuple[Array, ...] | None, in_fields: bool) -> None:
@@ -106,7 +109,7 @@ class Commits:
             end=file.end,
             journal_offset=-(-max(file.end, file.size) // ALIGN) * ALIGN,
             journal_length=len(journal),
-            journal_check=zlib.crc32(journal),
+            journal_check=crc32(journal),
             slots=slots,
         )
         places, mark = region.copies(record.sequence), region.mark(record.sequence)

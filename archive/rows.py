@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from .budget import slots_for
 from .buffers import Buffers
@@ -174,7 +174,7 @@ class Rows:
         """Read rows from the tail slot that the record names; False if they fail their checksum."""
         offset = tail_position(self.header, record.tail_offset, record.tail_slot, number, env)
         data = self.read(offset, (stop - base) * column.field.nbytes)
-        if zlib.crc32(data) != record.tail_check[number, env] or not record.tail_offset[number]:
+        if crc32(data) != record.tail_check[number, env] or not record.tail_offset[number]:
             return False
         values = np.frombuffer(data, column.dtype).reshape(-1, *column.field.shape)
         column.put(np.full(stop - base, env), np.arange(base, stop), values)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import struct
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import h5py
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from . import disk
 from ._file import ReadView
@@ -56,7 +56,7 @@ def read_journal(fd: int, record: Record) -> bytes | None:
     """Return a record's journal, None if its bytes are no longer there or would be laid outside the run."""
     size = min(record.journal_length, os.fstat(fd).st_size)  # a damaged length must not cost memory
     journal = disk.read_at(fd, size, record.journal_offset)
-    if len(journal) != record.journal_length or zlib.crc32(journal) != record.journal_check:
+    if len(journal) != record.journal_length or crc32(journal) != record.journal_check:
         return None
     return None if entries(journal, record.end) is None else journal
 

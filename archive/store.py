@@ -9,15 +9,16 @@ import contextlib
 import json
 import os
 import struct
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import h5py
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from ._file import JournaledFile
 from .block import Block
+from .chunk import checked
 from .codec import CODECS
 from .datasets import contiguous, frame_fields, growing, mark_image, view
 from .episodes import CHUNK as EPISODE_CHUNK
@@ -207,12 +208,11 @@ class Store:
         with self.hdf5():
             for name, values in columns.items():
                 dataset = self.grown(f"episodes/{name}", count)
-                rows = dataset.id.shape[0]
                 for chunk in sorted(chunks):
-                    low, high = chunk * EPISODE_CHUNK, min((chunk + 1) * EPISODE_CHUNK, rows)
-                    part = np.zeros(max(high - low, 0), values.dtype)
-                    part[: max(min(count, high) - low, 0)] = values[low : min(count, high)]
-                    dataset[low:high] = part
+                    low, part = chunk * EPISODE_CHUNK, np.zeros(EPISODE_CHUNK, values.dtype)
+                    known = values[low : min(count, low + EPISODE_CHUNK)]
+                    part[: len(known)] = known
+                    dataset.id.write_direct_chunk((low,), checked(part.tobytes()))
 
     def write_rewind(self, rewind: Rewind, number: int) -> None:
         """Write down in the byte stream what was given up, as block `number` of its kind."""
@@ -229,7 +229,7 @@ class Store:
         image = struct.pack(f"<{len(offsets)}Q", *offsets) + payload
         for at, offset in enumerate(offsets):
             self.write_at(offset, image[at * SLOT_CHUNK : (at + 1) * SLOT_CHUNK])
-        return Slot(checkpoint, offsets[0], len(offsets), len(payload), zlib.crc32(payload))
+        return Slot(checkpoint, offsets[0], len(offsets), len(payload), crc32(payload))
 
     def slot_offsets(self, number: int, chunks: int) -> list[int]:
         """Return where the chunks of a slot are, adding those it lacks."""
@@ -304,6 +304,6 @@ def read_payload(read: Callable[[int, int], bytes], size: int, slot: Slot) -> by
         if all(0 < offset < size for offset in offsets):
             image = b"".join(read(offset, SLOT_CHUNK) for offset in offsets)
             payload = image[8 * slot.chunks :][: slot.length]
-            if zlib.crc32(payload) == slot.check:
+            if crc32(payload) == slot.check:
                 return payload
     raise DamagedError(f"checkpoint {slot.id} is damaged")

@@ -39,7 +39,7 @@ UPWARD = {("schema", "spaces"), ("run", "opening")}  # imported when called: Sch
 DOORS = {  # library: the modules that may import it
     "h5py": {"datasets", "store", "snapshot", "guard"},
     "hdf5plugin": {"datasets"},
-    "zlib_ng": {"chunk", "codec"},  # chunk: for crc32
+    "zlib_ng": {"codec", "chunk", "commit", "rows", "snapshot", "store"},  # all but codec: for crc32
     "zstandard": {"codec"},
     "lz4": {"codec"},
     "click": {"__main__", "demo"},
