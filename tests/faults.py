@@ -430,6 +430,11 @@ class Player:
             self.run.end_episode()
         self.diary.end()
 
+    def hide(self, number, hidden=True):
+        if self.run is not None:
+            self.run.annotate(number, hidden=hidden)
+        self.diary.episodes[number][EPISODE_FIELDS.index("hidden")] = hidden
+
     def commit(self, sync=False):
         self.before(self.diary)
         if self.run is not None:

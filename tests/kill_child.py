@@ -15,6 +15,7 @@ from pathlib import Path
 
 from faults import OPEN, Diary, DyingFile, Player
 
+import archive.chunks
 import archive.store
 
 PHASES = ("open", "append", "commit", "checkpoint", "rewind", "close")
@@ -61,6 +62,8 @@ def append(player, choice):
         player.step(choice.choice(["", "", "", "", "terminated", "truncated"]))
     if choice.random() < 0.1 and OPEN in player.diary.states:
         player.end_episode()
+    if choice.random() < 0.2 and player.diary.episodes:
+        player.hide(choice.randrange(len(player.diary.episodes)), choice.random() < 0.5)
 
 
 def record(orders):
@@ -68,6 +71,7 @@ def record(orders):
     choice = random.Random(orders.life)
     DyingFile.die_at, DyingFile.tear, DyingFile.choice = orders.die_at, orders.tear, choice
     archive.store.JournaledFile = DyingFile
+    archive.chunks.SLOW = choice.choice([-1.0, archive.chunks.SLOW])  # half of them encode in the background
     player = Player(
         orders.diary,
         life=orders.life,

@@ -40,6 +40,7 @@ from faults import (
 from kill_child import PHASES, Orders
 
 import archive
+import archive.chunks
 import archive.episodes
 import archive.store
 from archive.header import Header
@@ -93,8 +94,10 @@ def story(player, path):
     player.checkpoint()
     player.steps(3)
     player.step("terminated")
+    player.hide(0)
     player.steps(5)
     player.commit()
+    player.hide(1)
     player.end_episode()
     player.steps(3)
     player.checkpoint()
@@ -106,9 +109,16 @@ def story(player, path):
     player.steps(3)
     player.close()
     player.reopen(path)
+    player.hide(0, hidden=False)
+    player.commit()
     player.steps(9)
     player.commit()
     player.close()
+
+
+def encode_in_background(patch, envs):
+    """Have every chunk but a field's first encoded by another thread, in runs of several environments."""
+    patch.setattr(archive.chunks, "SLOW", -1.0 if envs else 1e9)
 
 
 def recorded(monkeypatch, folder, envs, story=story):
@@ -124,6 +134,7 @@ def recorded(monkeypatch, folder, envs, story=story):
 
     with monkeypatch.context() as patch:
         log.install(patch)
+        encode_in_background(patch, envs)
         story(Player(Diary(envs), before=before, after=after), folder / "run.h5")
     return log, states
 
@@ -345,6 +356,7 @@ def fail_once(patch, path, envs, file):
     )
     with patch.context() as inner:
         inner.setattr(archive.store, "JournaledFile", file)
+        encode_in_background(inner, envs)
         with pytest.raises((archive.ArchiveError, OSError)) as caught:
             story(player, path)
     assert caught.value.errno == file.error or isinstance(caught.value, archive.DamagedError)
@@ -477,8 +489,11 @@ def h5dump_opens(path):
     return subprocess.run(["h5dump", "-H", str(path)], capture_output=True).returncode == 0
 
 
-def endure_kills(folder, envs, count, choice):
-    """Kill `count` recording processes one after the other, each going on with what the one before it left."""
+def endure_kills(folder, envs, count, choice, most_rows):
+    """Kill `count` recording processes one after the other, each going on with what the one before it left.
+
+    A file of more than `most_rows` rows gives way to a new one.
+    """
     path, diary = folder / "run.h5", Diary(envs)
     files, applying, unreadable = 1, 0, 0
     with ExitStack() as stack, open(folder / "errors", "w") as errors:
@@ -498,7 +513,7 @@ def endure_kills(folder, envs, count, choice):
             applying, unreadable = applying + half, unreadable + (not readable)
             with archive.open(path) as run:
                 diary = found_state(run, states).copy()
-            if len(diary.lines[0]) > 300:
+            if len(diary.lines[0]) > most_rows:
                 path.unlink()
                 diary, files = Diary(envs), files + 1
     print(f"{count} kills, {files} files, {applying} inside applying, {unreadable} not opened by plain readers")
@@ -507,14 +522,14 @@ def endure_kills(folder, envs, count, choice):
 @ENVS
 def test_kills(tmp_path, need_h5dump, envs):
     """Thirty SIGKILLs at random moments: no committed row is lost or changed, the next process goes on."""
-    endure_kills(tmp_path, envs, 30, random.Random(envs))
+    endure_kills(tmp_path, envs, 30, random.Random(envs), 300)
 
 
 @pytest.mark.slow
 @ENVS
 def test_many_kills(tmp_path, need_h5dump, envs):
-    """The same 300 times."""
-    endure_kills(tmp_path, envs, 300, random.Random(100 + envs))
+    """The same 600 times on one file, and 300 times on one of three environments."""
+    endure_kills(tmp_path, envs, 300 if envs else 600, random.Random(100 + envs), 1 << 30)
 
 
 # --- power cuts
@@ -592,8 +607,8 @@ def test_power_cuts(tmp_path, monkeypatch, envs):
 @ENVS
 @pytest.mark.usefixtures("small")
 def test_many_power_cuts(tmp_path, monkeypatch, envs):
-    """The same 250 times."""
-    endure_cuts(monkeypatch, tmp_path, envs, 250, random.Random(100 + envs))
+    """The same 500 times."""
+    endure_cuts(monkeypatch, tmp_path, envs, 500, random.Random(100 + envs))
 
 
 # --- damage
