@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .background import Background, several_cores
 from .budget import ENCODING, waiting
 from .chunk import encode
 from .column import Column
-from .encoder import Encoder
 from .rows import Rows
 from .store import Store
 
@@ -35,7 +35,8 @@ class Chunks:
         self.base = {r: rows.bases(r) for r in set(rows.header.rows.values())}
         self.columns = {r: [c for c in rows.columns.values() if c.chunk_rows == r] for r in self.base}
         self.rows_left, self.at_once = 0, 1 + waiting(rows.header.schema.envs)
-        self.encoder, self.slow = Encoder(), set[int]()  # fields that are encoded in the background
+        self.encoder = Background("encoder") if several_cores() else None
+        self.slow = set[int]()  # fields that are encoded in the background
         self.encoding: deque[tuple[Column, int, Future[bytes]]] = deque()  # at most ENCODING
 
     def write_settled(self, at_once: int = 1) -> None:
@@ -68,16 +69,22 @@ class Chunks:
 
     def write_or_begin(self, column: Column, chunk: int) -> None:
         """Write a full chunk, or begin to encode it in the background if the field's last one took long."""
-        if column.number in self.slow and self.encoder.starts():
+        if self.encoder is not None and column.number in self.slow:
             while len(self.encoding) >= ENCODING:
                 self.write_encoded()
-            work = self.encoding_of(column, chunk, column.chunk_rows)
-            self.encoding.append((column, chunk, self.encoder.begin(work)))
-            return
+            begun = self.encoder.begin(self.encoding_of(column, chunk, column.chunk_rows))
+            if begun is not None:
+                self.encoding.append((column, chunk, begun))
+                return
         start = time.thread_time()
         column.written(chunk, *self.write_chunk(column, chunk, column.chunk_rows))
         if time.thread_time() - start > SLOW:
             self.slow.add(column.number)
+
+    def abandon(self) -> None:
+        """Let go of what is being encoded; the thread stays with the parent of a fork, and so may its locks."""
+        if self.encoder is not None:
+            self.encoder.close(wait=False)
 
     def write_encoded(self) -> None:
         """Write the chunk that has been in the background longest; what failed there fails here."""

@@ -26,7 +26,7 @@ from .errors import (
 )
 from .guard import lock
 from .leaves import position, split
-from .loader import Loading
+from .loader import Loading, bring
 from .options import Options
 from .places import Places
 from .priorities import Priorities
@@ -190,7 +190,7 @@ class Replay:
         seen, self._loads = self._loads, self._rows.loads.count
         if seen == self._loads:
             return None
-        return self._rows.loader.bring(self._assembly.wanted(place, self._prefetch + 1))
+        return bring(self._rows.loader, self._assembly.wanted(place, self._prefetch + 1))
 
     def _beta(self, batch: int, beta: float | None) -> float:
         """Return the beta of a batch."""

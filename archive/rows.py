@@ -15,6 +15,7 @@ from weakref import WeakSet
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
+from .background import Background
 from .budget import slots_for
 from .buffers import Buffers
 from .casting import is_int
@@ -24,7 +25,6 @@ from .episodes import Episodes
 from .errors import DamagedError, IndexRangeError, MemoryBudgetError, StateError
 from .header import Header
 from .layout import SPARE_ROWS
-from .loader import Loader
 from .record import ENDED, OPEN, Record
 from .rewind import Rewind
 from .schema import is_observation
@@ -53,7 +53,7 @@ class Rows:
     def __init__(self, header: Header, path: str, read: Read, memory: int, reading: Any = None) -> None:
         self.header, self.path, self.read, self.memory = header, path, read, memory
         self.reading = reading if reading is not None else nullcontext()
-        self.loader = Loader()
+        self.loader = Background("loader")
         self.loads = Loads()
         slots, self.buffers, self.lock = slots_for(header, memory), Buffers(), threading.RLock()
         try:

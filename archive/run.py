@@ -144,7 +144,7 @@ class Run:
 
     def close(self) -> None:
         """Commit and close; a run whose writes failed is left as the last commit."""
-        self._rows.loader.close()
+        self._rows.loader.close(wait=True)
         with lock:
             self._file.close()
 

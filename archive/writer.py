@@ -119,7 +119,7 @@ class Writer(Appender):
             if self.closed:
                 return
             self.closed = self.rows.closed = True
-            self.chunks.encoder.close()
+            self.chunks.abandon()
             self.store.abandon()
             unregister(self)
             if self.owner == os.getpid():

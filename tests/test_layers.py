@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 LAYERS = """
 errors   batch   buffers   disk   record   rewind   guard   codec   rule   places
 _core    _rows   _pool   _append   _file
-block   casting   chunk   encoder   leaves   lock
+background   block   casting   chunk   leaves   lock
 options   payload   samplers
 schema
 spaces   datasets   episodes   intake   layout
