@@ -51,17 +51,21 @@ def describe(path: str, value: Any, buffers: list[bytes], depth: int = 0) -> Any
     if isinstance(value, (bytes, bytearray, memoryview)):
         buffers.append(bytes(value))
         return {"bytes": len(buffers[-1])}
-    if isinstance(value, np.random.Generator):
-        return {"generator": describe(path, state_of(value.bit_generator), buffers, depth)}
-    if isinstance(value, np.random.RandomState):
-        return {"random_state": describe(path, value.get_state(legacy=False), buffers, depth)}
+    if isinstance(value, (np.random.Generator, np.random.RandomState)):
+        kind = "generator" if isinstance(value, np.random.Generator) else "random_state"
+        return {kind: describe(path, state_of(path, value), buffers, depth)}
     return describe_array(path, value, buffers)
 
 
-def state_of(bits: np.random.BitGenerator) -> dict[str, Any]:
-    """Return the state of a bit generator, and that of its seed sequence: children are spawned from it."""
-    seeds = bits.seed_seq
-    return {**bits.state, **({"seed_seq": seeds.state} if isinstance(seeds, np.random.SeedSequence) else {})}
+def state_of(path: str, rng: np.random.Generator | np.random.RandomState) -> dict[str, Any]:
+    """Return a generator's state, with that of its seed sequence: children are spawned from it."""
+    if isinstance(rng, np.random.RandomState):
+        state, seeds = dict(rng.get_state(legacy=False)), None
+    else:
+        state, seeds = dict(rng.bit_generator.state), rng.bit_generator.seed_seq
+    if state["bit_generator"] not in GENERATORS:
+        raise FieldTypeError(f"checkpoint {path}: bit generator {state['bit_generator']!r} is not one of {GENERATORS}")
+    return state | ({"seed_seq": seeds.state} if isinstance(seeds, np.random.SeedSequence) else {})
 
 
 def describe_array(path: str, value: Any, buffers: list[bytes]) -> Any:

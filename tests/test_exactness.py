@@ -193,6 +193,16 @@ def test_random_states_go_on(path: Path, bits: str) -> None:
         assert same(found.randint(1 << 30, size=3), rng.randint(1 << 30, size=3))
 
 
+def test_generators_that_could_not_be_made_again_are_refused(path: Path) -> None:
+    class Mine(np.random.PCG64):
+        pass
+
+    for rng in (np.random.Generator(Mine(1)), np.random.RandomState(Mine(1))):
+        with pytest.raises(archive.FieldTypeError, match="value: bit generator 'Mine' is not one of"):
+            back(path, rng)
+        path.unlink()
+
+
 def test_states_of_random_number_generators_come_back_equal(path: Path) -> None:
     rng, legacy = random.Random(5), np.random.RandomState(5)
     rng.gauss(0, 1)
