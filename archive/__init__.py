@@ -15,6 +15,7 @@
 """
 
 from .batch import Batch
+from .branch import fork
 from .checkpoint import Checkpoint
 from .errors import (
     ArchiveError,
@@ -72,5 +73,6 @@ __all__ = [
     "VersionError",
     "WriteError",
     "create",
+    "fork",
     "open",
 ]

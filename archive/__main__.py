@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.progress import Progress
 
 import archive
 
@@ -31,6 +32,19 @@ def info(file: Path, as_json: bool) -> None:
         click.echo(json.dumps(values, indent=1))
     else:
         show(values, Console())
+
+
+@commands.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--at", default="last", show_default=True, help="A checkpoint's number, last, or step=5000.")
+def fork(file: Path, out: Path, at: str) -> None:
+    """Make OUT a new run that goes on from a checkpoint of FILE (see info)."""
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("copying chunks", total=None)
+        archive.fork(file, out, at, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    with archive.open(out) as run:
+        click.echo(f"{out}: {run.num_steps:,} steps, {run.num_episodes:,} episodes, as at the checkpoint")
 
 
 def main() -> None:

@@ -60,8 +60,12 @@ def encode(rows: np.ndarray[Any, Any], itemsize: int, codec: Codec, trailer: Tra
         mixed = np.empty_like(rows)
         _core.shuffle(rows, mixed, itemsize)
         rows = mixed
-    stream = codec.encode(rows, SIZE)
-    return checked(stream + trailer.pack(stream, len(rows)))
+    return closed(codec.encode(rows, SIZE), len(rows), trailer)
+
+
+def closed(stream: bytes, raw: int, trailer: Trailer) -> bytes:
+    """Return a stream of `raw` decoded bytes with trailer and checksum behind it."""
+    return checked(stream + trailer.pack(stream, raw))
 
 
 def checked(body: bytes) -> bytes:
@@ -69,14 +73,17 @@ def checked(body: bytes) -> bytes:
     return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
 
 
+def relabel(data: bytes, size: int, expected: Identity, trailer: Trailer) -> bytes:
+    """Return a chunk of `size` decoded bytes under another trailer, its stream as it is; DamagedError as `decode`."""
+    return closed(data[: stream_length(data, expected)], size, trailer)
+
+
 def decode(data: bytes, size: int, codec: Codec, expected: Identity) -> bytes:
     """Return the `size` bytes of a chunk, still shuffled, or raise DamagedError.
 
     Checked: the checksum, and that the trailer names what is `expected`.
     """
-    packed = _core.stream_length(data, *expected)
-    if packed < 0:
-        refuse(data, expected)
+    packed = stream_length(data, expected)
     try:
         raw = codec.decode(memoryview(data)[:packed], size)
     except CODEC_ERRORS as error:
@@ -84,6 +91,14 @@ def decode(data: bytes, size: int, codec: Codec, expected: Identity) -> bytes:
     if len(raw) != size:
         raise DamagedError(f"expected {size} bytes, found {len(raw)}")
     return raw
+
+
+def stream_length(data: bytes, expected: Identity) -> int:
+    """Return how many bytes of a chunk are the codec's stream; DamagedError unless checksum and trailer are right."""
+    packed: int = _core.stream_length(data, *expected)
+    if packed < 0:
+        refuse(data, expected)
+    return packed
 
 
 def refuse(data: bytes, expected: Identity) -> NoReturn:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ._pool import Part, Pool
 from .buffers import Buffers
-from .chunk import decode, spread
+from .chunk import Identity, decode, spread
 from .codec import CODECS
 from .errors import ArchiveError, DamagedError, MemoryBudgetError
 from .header import Header
@@ -79,12 +79,16 @@ class Column:
 
     def fetch(self, chunk: int) -> bytes:
         """Return the decoded bytes of a chunk of the file, still shuffled."""
+        return self.stored(chunk, lambda data, identity: decode(data, self.chunk_bytes, self.codec, identity))
+
+    def stored(self, chunk: int, use: Callable[[bytes, Identity], bytes]) -> bytes:
+        """Return what `use` makes of a chunk's bytes in the file and what its trailer must name."""
         first, env = chunk // self.envs * self.chunk_rows, chunk % self.envs
         if chunk >= len(self.offset) or self.offset[chunk] < 0:
             raise DamagedError(f"{self.where(env, first)}: the chunk is missing")
         data = self.read(int(self.offset[chunk]), int(self.size[chunk]))
         try:
-            return decode(data, self.chunk_bytes, self.codec, (self.run_id, self.number, env, first))
+            return use(data, (self.run_id, self.number, env, first))
         except DamagedError as error:
             raise DamagedError(f"{self.where(env, first)}: {error}") from error
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .record import ENDED
+
 Array = np.ndarray[Any, Any]
 CHUNK = 1024  # episodes of one chunk on disk
 
@@ -150,6 +152,10 @@ class Episodes:
         """Return the chunks of the table that the file does not have yet; those of episodes going on are among them."""
         return self.dirty | set((self.current[self.current >= 0] // CHUNK).tolist())
 
+    def rewrite(self) -> None:
+        """Have the next commit write the whole table."""
+        self.dirty = set(range(-(-self.count // CHUNK)))
+
     def cut(self, count: int) -> None:
         """Keep the first `count` episodes and sort them anew."""
         columns = {name: column[:count] for name, column in self.columns.items()}
@@ -161,3 +167,12 @@ class Episodes:
         begun = self.segments.size > 0
         last = (self.segments.base + self.segments.size - 1)[begun]
         self.current[begun] = self.segments.episode[last]
+
+    def back_to(self, position: Mapping[str, Any]) -> None:
+        """Be what the table was at a checkpoint; what `annotate` set on its episodes since then stays."""
+        self.cut(int(position["episodes"]))
+        for env in np.flatnonzero(self.current >= 0).tolist():
+            self.mark(env, {name: position[name][env] for name in ("length", "return", "final")})
+            if position["states"][env] != ENDED:
+                self.mark(env, {"terminated": False, "truncated": False})
+        self.cut(self.count)

@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from .checkpoint import Checkpoint
 from .layout import FORMAT_VERSION
 from .run import Run
 from .source import Source
@@ -26,9 +27,7 @@ def summary(run: Run) -> dict[str, Any]:
         "steps": run.num_steps,
         "episodes": episodes(run),
         "fields": fields(run),
-        "checkpoints": [
-            {"id": c.id, "rows": int(c.position["rows"].sum()), "values": sorted(c)} for c in run.checkpoints()
-        ],
+        "checkpoints": [checkpoint(c) for c in run.checkpoints()],
         "metadata": dict(run.metadata),
     }
 
@@ -41,8 +40,16 @@ def about(run: Run) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
         "environment": run._texts.get("environment", {}).get("id"),
         "created": run._texts.get("provenance", {}).get("created"),
+        "forked_from": run._texts.get("provenance", {}).get("forked_from", [])[-1:],
         "complete": record is not None and record.in_fields,
     }
+
+
+def checkpoint(kept: Checkpoint) -> dict[str, Any]:
+    """Return number, rows and names of a checkpoint, and the values among it that are short."""
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in kept.items()}
+    short = {k: v for k, v in plain.items() if isinstance(v, (bool, int, str)) and len(str(v)) <= 40}
+    return {"id": kept.id, "rows": int(kept.position["rows"].sum()), "values": sorted(kept), "short": short}
 
 
 def stored_size(run: Run, field: str) -> tuple[int, int]:
@@ -113,7 +120,8 @@ def show(values: dict[str, Any], console: Console) -> None:
     if values["checkpoints"]:
         table = Table("checkpoint", "rows", "values", title="checkpoints", title_justify="left", box=SIMPLE_HEAD)
         for c in values["checkpoints"]:
-            table.add_row(str(c["id"]), f"{c['rows']:,}", printable(", ".join(c["values"])))
+            named = (f"{k}={c['short'][k]}" if k in c["short"] else k for k in c["values"])
+            table.add_row(str(c["id"]), f"{c['rows']:,}", printable(", ".join(named)))
         console.print(table)
 
 
@@ -132,6 +140,7 @@ def facts_of(values: dict[str, Any]) -> list[tuple[str, str]]:
             "{count:,}: {terminated:,} terminated, {truncated:,} truncated, {unfinished:,} neither".format(**ended),
         ),
     ]
+    lines += [("forked from", "checkpoint {checkpoint} of run {run_id}".format(**o)) for o in values["forked_from"]]
     for name in ("return", "length"):
         stats = ended[name]
         if stats["mean"] is not None:

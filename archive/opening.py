@@ -62,20 +62,46 @@ def create(
         "environment": dict(schema.environment),
         "metadata": checked_json(metadata or {}),
         "options": {"commit_every": checked_seconds(commit_every)},
-        "provenance": {
-            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "python": platform.python_version(),
-        },
+        "provenance": provenance(),
     }
-    if not target.parent.is_dir():
-        raise MissingRunError(f"{target.parent}: no such folder")
     return uninterrupted(lambda: create_writer(target, schema, compression, texts, commit_every, budget))
+
+
+def provenance() -> dict[str, Any]:
+    """Return when and by which Python a file is made."""
+    return {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+    }
+
+
+def new_run_id() -> str:
+    """Return the id of a new run: 16 hexadecimal digits."""
+    return uuid.uuid4().hex[:16]
 
 
 def create_writer(
     target: Path, schema: Schema, compression: str, texts: dict[str, Any], commit_every: float | None, budget: int
 ) -> Run:
-    """Create a run under a name of its own and give it its name once it is whole."""
+    """Create a run without rows."""
+
+    def lay_out(store: Store) -> Rows:
+        store.lay_out(schema, new_run_id(), compression, texts)
+        return Rows(store.header, str(target), store.read_at, budget, lock)
+
+    writer = make_file(target, lay_out, Writer.commit, commit_every)
+    return Run(target, writer.header, writer, texts)
+
+
+def make_file(
+    target: Path, lay_out: Callable[[Store], Rows], commit: Callable[[Writer], None], commit_every: float | None
+) -> Writer:
+    """Make a file under a name of its own, by laying it out and a first commit, and give it its name once it is whole.
+
+    ExistingRunError if there is a file of that name.
+    """
+    if not target.parent.is_dir():
+        raise MissingRunError(f"{target.parent}: no such folder")
     held = WriterLock(target)
     partial = target.with_name(target.name + ".partial")
     store = writer = None
@@ -84,17 +110,15 @@ def create_writer(
             raise ExistingRunError(f"{target} exists already; open it with mode 'a' to go on")
         store = Store(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | disk.FLAGS, 0o644), str(target))
         held.claim(store.file.fd, target)
-        store.lay_out(schema, uuid.uuid4().hex[:16], compression, texts)
-        rows = Rows(store.header, str(target), store.read_at, budget, lock)
-        writer = Writer(rows, store, held, None, commit_every)
-        writer.commit()
+        writer = Writer(lay_out(store), store, held, None, commit_every)
+        commit(writer)
         os.rename(partial, target)
         disk.sync_folder(target.parent)
     except BaseException:
         let_go(writer, store, held)
         partial.unlink(missing_ok=True)
         raise
-    return Run(target, store.header, writer, texts)
+    return writer
 
 
 def open(  # noqa: A001 - the name is part of the public contract
@@ -117,22 +141,19 @@ def open(  # noqa: A001 - the name is part of the public contract
     if mode not in ("r", "a"):
         raise FieldError(f"mode {mode!r}: expected 'r' or 'a'")
     target, budget = Path(path).resolve(), parse_bytes(memory)
-    if not target.is_file():
-        if mode == "a" and env_or_schema is not None and not target.exists():
-            every = 5.0 if commit_every is UNSET else commit_every
-            return create(
-                target,
-                env_or_schema,
-                num_envs=num_envs,
-                autoreset=autoreset,
-                compression=compression or "gzip",
-                metadata=metadata,
-                commit_every=every,
-                memory=memory,
-            )
-        raise (
-            MissingRunError(f"{target}: no such file") if not target.exists() else NotARunError(f"{target}: not a file")
+    if mode == "a" and env_or_schema is not None and not target.exists():
+        every = 5.0 if commit_every is UNSET else commit_every
+        return create(
+            target,
+            env_or_schema,
+            num_envs=num_envs,
+            autoreset=autoreset,
+            compression=compression or "gzip",
+            metadata=metadata,
+            commit_every=every,
+            memory=memory,
         )
+    existing(target)
     if mode == "r":
         return open_reader(target, budget)
     wanted = None if env_or_schema is None else schema_of(env_or_schema).with_options(num_envs, autoreset)
@@ -145,6 +166,15 @@ def open(  # noqa: A001 - the name is part of the public contract
     every = UNSET if commit_every is UNSET else checked_seconds(commit_every)
     texts = None if metadata is None else checked_json(metadata)
     return uninterrupted(lambda: open_writer(target, budget, every, agreed, texts))
+
+
+def existing(target: Path) -> Path:
+    """Return the path of a file, or raise MissingRunError or NotARunError."""
+    if not target.exists():
+        raise MissingRunError(f"{target}: no such file")
+    if not target.is_file():
+        raise NotARunError(f"{target}: not a file")
+    return target
 
 
 def open_reader(target: Path, budget: int) -> Run:

@@ -18,6 +18,7 @@ from .errors import DamagedError, FieldTypeError
 HEAD = struct.Struct("<4sI")
 MAGIC = b"RLAC"
 MOST_DEEP = 100  # dicts and lists in one another; more could not be read back
+LARGEST_POOL = 1024  # words of a seed sequence; numpy's own have 4
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -50,11 +51,21 @@ def describe(path: str, value: Any, buffers: list[bytes], depth: int = 0) -> Any
     if isinstance(value, (bytes, bytearray, memoryview)):
         buffers.append(bytes(value))
         return {"bytes": len(buffers[-1])}
-    if isinstance(value, np.random.Generator):
-        return {"generator": describe(path, value.bit_generator.state, buffers, depth)}
-    if isinstance(value, np.random.RandomState):
-        return {"random_state": describe(path, value.get_state(legacy=False), buffers, depth)}
+    if isinstance(value, (np.random.Generator, np.random.RandomState)):
+        kind = "generator" if isinstance(value, np.random.Generator) else "random_state"
+        return {kind: describe(path, state_of(path, value), buffers, depth)}
     return describe_array(path, value, buffers)
+
+
+def state_of(path: str, rng: np.random.Generator | np.random.RandomState) -> dict[str, Any]:
+    """Return a generator's state, with that of its seed sequence: children are spawned from it."""
+    if isinstance(rng, np.random.RandomState):
+        state, seeds = dict(rng.get_state(legacy=False)), None
+    else:
+        state, seeds = dict(rng.bit_generator.state), rng.bit_generator.seed_seq
+    if state["bit_generator"] not in GENERATORS:
+        raise FieldTypeError(f"checkpoint {path}: bit generator {state['bit_generator']!r} is not one of {GENERATORS}")
+    return state | ({"seed_seq": seeds.state} if isinstance(seeds, np.random.SeedSequence) else {})
 
 
 def describe_array(path: str, value: Any, buffers: list[bytes]) -> Any:
@@ -77,7 +88,7 @@ def unpack(data: bytes) -> dict[str, Any]:
         reader = Reader(data, HEAD.size + length)
         values: dict[str, Any] = reader.build(json.loads(data[HEAD.size : HEAD.size + length]))
         return values
-    except (struct.error, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (struct.error, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise DamagedError(f"checkpoint: {error}") from error
 
 
@@ -108,19 +119,31 @@ class Reader:
         return np.frombuffer(self.take(count * dtype.itemsize), dtype).reshape(shape).copy()
 
     def generator(self, body: Any) -> np.random.Generator:
-        """Return a Generator; only numpy's own bit generators are made."""
+        """Return a Generator."""
         state = self.build(body)
-        if state["bit_generator"] not in GENERATORS:
-            raise ValueError(f"bit generator {state['bit_generator']!r} is not one of {GENERATORS}")
-        bits = getattr(np.random, state["bit_generator"])()
+        seeds = state.pop("seed_seq", None)
+        bits = bits_of(state, seeds)
         bits.state = state
         return np.random.Generator(bits)
 
     def random_state(self, body: Any) -> np.random.RandomState:
-        """Return a RandomState."""
-        result = np.random.RandomState()
-        result.set_state(self.build(body))
+        """Return a RandomState, which keeps a normal number beside its bits."""
+        state = self.build(body)
+        result = np.random.RandomState(bits_of(state, None))
+        result.set_state(state)
         return result
+
+
+def bits_of(state: Mapping[str, Any], seeds: Mapping[str, Any] | None) -> np.random.BitGenerator:
+    """Return the bit generator that a state is for; only numpy's own are made."""
+    if state["bit_generator"] not in GENERATORS:
+        raise ValueError(f"bit generator {state['bit_generator']!r} is not one of {GENERATORS}")
+    if seeds is not None and not seeds["pool_size"] <= LARGEST_POOL:
+        raise ValueError(f"a seed sequence with a pool of {seeds['pool_size']} words")
+    bits: np.random.BitGenerator = getattr(np.random, state["bit_generator"])(
+        0 if seeds is None else np.random.SeedSequence(**seeds)
+    )
+    return bits
 
 
 BUILDERS: dict[str, Callable[[Reader, Any], Any]] = {

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -146,7 +147,11 @@ class Rows:
 
     def restore_open(self, record: Record) -> bool:
         """Read the rows of chunks not yet full from the tail or the fields; False if a tail fails its checksum."""
-        for number, column in enumerate(self.columns.values()):
+        return self.fill_open(partial(self.fill_from_chunks if record.in_fields else self.fill_from_tail, record))
+
+    def fill_open(self, fill: Callable[[Column, int, int, int], bool]) -> bool:
+        """Have `fill` put in the known rows of chunks not yet full: column, environment, first, stop; False if not."""
+        for column in self.columns.values():
             for chunk in list(column.open):
                 column.forget(chunk)
             bases, known = self.bases(column.chunk_rows), self.known(column.name)
@@ -156,22 +161,21 @@ class Rows:
                 for chunk in (k * column.envs + env for k in chunks):
                     column.forget(chunk)
                     column.begin(chunk)  # a head's row too, although only its observation is stored
-                filled = stop > base and column.field.nbytes > 0
-                if filled and record.in_fields:
-                    self.fill_from_chunks(column, env, base, stop)
-                elif filled and not self.fill_from_tail(column, record, number, env, base, stop):
+                if stop > base and column.field.nbytes > 0 and not fill(column, env, base, stop):
                     return False
         self.derive_heads()
         return True
 
-    def fill_from_chunks(self, column: Column, env: int, base: int, stop: int) -> None:
+    def fill_from_chunks(self, record: Record, column: Column, env: int, base: int, stop: int) -> bool:
         """Read rows that a clean close has put into the field."""
         for first in range(base, stop, column.chunk_rows):
             chunk = first // column.chunk_rows * column.envs + env
             spread(column.fetch(chunk), column.dtype.itemsize, column.bytes_of(column.pool.slot(chunk)))
+        return True
 
-    def fill_from_tail(self, column: Column, record: Record, number: int, env: int, base: int, stop: int) -> bool:
+    def fill_from_tail(self, record: Record, column: Column, env: int, base: int, stop: int) -> bool:
         """Read rows from the tail slot that the record names; False if they fail their checksum."""
+        number = column.number
         offset = tail_position(self.header, record.tail_offset, record.tail_slot, number, env)
         data = self.read(offset, (stop - base) * column.field.nbytes)
         if crc32(data) != record.tail_check[number, env] or not record.tail_offset[number]:

@@ -72,9 +72,16 @@ class Store:
         self.extents: dict[str, int] = {}
         self.dirty = True
 
-    def lay_out(self, schema: Schema, run_id: str, compression: str, texts: Mapping[str, Any]) -> None:
-        """Create groups and datasets; nothing of them counts before the first record."""
-        rows = chunk_rows(schema.steps, schema.envs)
+    def lay_out(
+        self,
+        schema: Schema,
+        run_id: str,
+        compression: str,
+        texts: Mapping[str, Any],
+        rows: Mapping[str, int] | None = None,
+    ) -> None:
+        """Create groups and datasets; nothing of them counts before the first record. `rows`: those of one chunk."""
+        rows = chunk_rows(schema.steps, schema.envs) if rows is None else rows
         room, size = Region.bytes_for(schema.envs, len(schema.steps))
         with self.hdf5():
             self.handle = handle = h5py.File(self.file, "w", libver=LIBVER)

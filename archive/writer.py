@@ -11,8 +11,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from .appender import Appender
 from .commit import Commits
 from .errors import StateError
@@ -63,7 +61,7 @@ class Writer(Appender):
 
     def rewind(self, number: int, position: Mapping[str, Any]) -> None:
         """Give up every row after checkpoint `number`; the episodes then going on end there, interrupted."""
-        rows, episodes, latest = self.rows, self.rows.episodes, self.commits.latest
+        rows, latest = self.rows, self.commits.latest
         made_by = position.get("run_id", self.header.run_id)
         if made_by != self.header.run_id:
             raise StateError(f"{rows.path}: the checkpoint is of run {made_by}, this is run {self.header.run_id}")
@@ -74,12 +72,7 @@ class Writer(Appender):
         with self.change:
             self.store.write_rewind(rewind, len(rows.rewinds))
             rows.rewinds.append(rewind)
-            episodes.cut(int(position["episodes"]))
-            for env in np.flatnonzero(episodes.current >= 0).tolist():
-                episodes.mark(env, {k: position[k][env] for k in ("length", "return", "final")})
-                if position["states"][env] != ENDED:
-                    episodes.mark(env, {"terminated": False, "truncated": False})
-            episodes.cut(episodes.count)
+            rows.episodes.back_to(position)
             rows.states[:] = ENDED
             self.chunks.settle()
             self.commits.forget_after(number)

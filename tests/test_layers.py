@@ -30,6 +30,7 @@ ahead
 replay   writer
 run
 opening   info
+branch
 __init__
 breakout
 __main__   demo

@@ -353,6 +353,25 @@ class Machine(RuleBasedStateMachine):
         self.resume(last["replays"], kept)
         self.note_commit()
 
+    @precondition(lambda self: self.saved is not None)
+    @rule(closed=st.booleans())
+    def fork(self, closed: bool) -> None:
+        """Go on with a fork from the newest checkpoint: everything after it has never been."""
+        _, position, kept = self.saved
+        if closed:
+            self.run.close()
+        old, self.path = self.path, Path(tempfile.mkdtemp(dir=self.folder)) / "run.h5"
+        archive.fork(old, self.path, memory=self.memory)
+        self.run.close()
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+        self.model = position.copy()
+        self.given_up = [n for n in self.given_up if n & 0xFFFFFFFF < self.model.lengths[n >> 32]]
+        self.run = archive.open(self.path, "a", commit_every=None, memory=self.memory)
+        self.resume(self.run.last_checkpoint["replays"], kept)
+        self.note_commit()
+
     # --- reading beside the writer
 
     @rule(keep=st.booleans())
@@ -462,6 +481,7 @@ WEIGHTS = {
     "kill_and_reopen": 2,
     "resume_from_checkpoint": 1,
     "rewind": 1,
+    "fork": 1,
     "read": 2,
     "draw": 3,
     "update_priorities": 2,
@@ -497,6 +517,7 @@ def random_script(seed: int, length: int) -> list[Call]:
             "checkpoint": lambda: {"keep": rng.randint(1, 3)},
             "close_and_reopen": lambda: {"grow": one_of(None, None, 1, 2, 5), "look": one_of(True, False)},
             "kill_and_reopen": lambda: {"grow": one_of(None, None, 2)},
+            "fork": lambda: {"closed": one_of(True, False)},
             "read": lambda: {"keep": one_of(True, False)},
             "draw": lambda: {
                 "which": rng.randrange(2),
@@ -536,7 +557,7 @@ def play(kind: type[Machine], script: list[Call]) -> BaseException | None:
     machine = kind()
     try:
         for name, arguments in script:
-            if name not in ("rewind", "resume_from_checkpoint") or machine.saved is not None:
+            if name not in ("rewind", "resume_from_checkpoint", "fork") or machine.saved is not None:
                 getattr(machine, name)(**arguments)
                 machine.agrees()
     except (Exception, pytest.fail.Exception) as error:
