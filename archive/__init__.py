@@ -35,11 +35,13 @@ from .errors import (
     VersionError,
     WriteError,
 )
+from .finding import Finding, Verification
 from .opening import create, open  # noqa: A004 - the name is part of the public contract
 from .replay import Replay
 from .run import Run
 from .samplers import Epoch, Linear, Prioritized, Uniform
 from .schema import Field, Schema, Text
+from .verification import verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "Field",
     "FieldError",
     "FieldTypeError",
+    "Finding",
     "IndexRangeError",
     "Linear",
     "LockedError",
@@ -69,8 +72,10 @@ __all__ = [
     "Text",
     "Uniform",
     "UnknownFieldError",
+    "Verification",
     "VersionError",
     "WriteError",
     "create",
     "open",
+    "verify",
 ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.progress import Progress
 
 import archive
 
@@ -31,6 +34,38 @@ def info(file: Path, as_json: bool) -> None:
         click.echo(json.dumps(values, indent=1))
     else:
         show(values, Console())
+
+
+@commands.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--quick", is_flag=True, help="Read everything but the chunks of rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def verify(file: Path, quick: bool, as_json: bool) -> None:
+    """Check every checksum and every invariant of FILE; one line for each thing that is wrong."""
+    with bar("verifying") as progress:
+        found = archive.verify(file, quick=quick, progress=progress)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+    else:
+        for line in (*found.findings, *(f"harmless: {note}" for note in found.notes)):
+            click.echo(plain(str(line)))
+        speed = f", {found.decoded / 1e9 / found.seconds:.1f} GB/s decoded" if found.decoded else ""
+        rest = f"commit {found.commit}, {found.rows:,} rows, {found.chunks:,} chunks{speed}"
+        click.echo(f"{'good' if found.clean else f'damaged in {len(found.findings)} places'}: {rest}")
+    sys.exit(0 if found.clean else 1)
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar while a command runs, on a terminal only."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
+        task = shown.add_task(what)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+def plain(text: str) -> str:
+    """Return text without control characters: a file may come from a stranger."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def main() -> None:

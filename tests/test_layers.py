@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   buffers   disk   record   rewind   guard   codec   rule   places
+errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   copies   finding   lost
 _core    _rows   _pool   _append   _file
 block   casting   chunk   encoder   leaves   lock
 options   payload   samplers
@@ -21,15 +21,16 @@ schema
 spaces   datasets   episodes   intake   layout
 header
 budget   column   snapshot   store
-checkpoint   loader   window
+checkpoint   contents   loader   region_check   window
 rows
+chunk_check   episode_check
 bulk   change   chunks   commit   lazy   pictures   plain   plan   source   stacks   stats   valid
 assembly   epochs   priorities   appender
 draw
 ahead
 replay   writer
 run
-opening   info
+opening   info   verification
 __init__
 breakout
 __main__   demo
@@ -37,9 +38,9 @@ __main__   demo
 UPWARD = {("schema", "spaces"), ("run", "opening")}  # imported when called: Schema.from_env, pickles of runs
 
 DOORS = {  # library: the modules that may import it
-    "h5py": {"datasets", "store", "snapshot", "guard"},
+    "h5py": {"contents", "datasets", "store", "snapshot", "guard"},
     "hdf5plugin": {"datasets"},
-    "zlib_ng": {"chunk", "codec"},  # chunk: for crc32
+    "zlib_ng": {"chunk", "chunk_check", "codec"},  # the first two: for crc32
     "zstandard": {"codec"},
     "lz4": {"codec"},
     "click": {"__main__", "demo"},
