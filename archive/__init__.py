@@ -39,6 +39,7 @@ from .finding import Finding, Verification
 from .opening import create, open  # noqa: A004 - the name is part of the public contract
 from .replay import Replay
 from .run import Run
+from .salvaging import Missing, Salvage, salvage
 from .samplers import Epoch, Linear, Prioritized, Uniform
 from .schema import Field, Schema, Text
 from .verification import verify
@@ -59,6 +60,7 @@ __all__ = [
     "Linear",
     "LockedError",
     "MemoryBudgetError",
+    "Missing",
     "MissingRunError",
     "NotARunError",
     "NotEnoughData",
@@ -66,6 +68,7 @@ __all__ = [
     "PriorityError",
     "Replay",
     "Run",
+    "Salvage",
     "Schema",
     "SchemaError",
     "StateError",
@@ -77,5 +80,6 @@ __all__ = [
     "WriteError",
     "create",
     "open",
+    "salvage",
     "verify",
 ]

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from zlib_ng import zlib_ng
 
-from .chunk import SIZE, Trailer, decode
+from .chunk import SIZE, Trailer, decode, most_stored
 from .codec import CODECS
 from .errors import DamagedError
 from .finding import Findings, Progress
-from .guard import block_signals
 from .header import Header
 from .record import Record
 from .rows import Rows
+from .workers import in_threads
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 16  # chunks that a thread takes at a time
@@ -129,11 +126,6 @@ def problem_of(data: bytes, header: Header, chunk: Stored, epoch: int) -> str:
     return f"written in epoch {trailer.epoch}, the file is in {epoch}" if trailer.epoch > epoch else ""
 
 
-def most_stored(size: int) -> int:
-    """Return the most bytes that a chunk of `size` decoded ones may take, trailer and checksum included."""
-    return size + size // 128 + 1024
-
-
 def stretches(chunks: Array, envs: int) -> Iterator[tuple[int, int, int]]:
     """Yield (environment, first, last) of neighbouring chunks, counted within their environment."""
     for env in np.unique(chunks % envs).tolist():
@@ -141,17 +133,3 @@ def stretches(chunks: Array, envs: int) -> Iterator[tuple[int, int, int]]:
         cuts = np.flatnonzero(np.diff(places) != 1) + 1
         for part in np.split(places, cuts):
             yield env, int(part[0]), int(part[-1])
-
-
-def in_threads(items: list[Any], work: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield every item with what `work` makes of it, some ahead; decoding needs no interpreter."""
-    workers = min(os.cpu_count() or 1, 8)
-    with ThreadPoolExecutor(workers, "archive-check", block_signals) as pool:
-        waiting: deque[tuple[Any, Future[Any]]] = deque()
-        for item in items:
-            waiting.append((item, pool.submit(work, item)))
-            if len(waiting) > 2 * workers:
-                item, future = waiting.popleft()
-                yield item, future.result()
-        for item, future in waiting:
-            yield item, future.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import numpy as np
 from .errors import DamagedError
 from .finding import Findings
 from .record import BETWEEN, OPEN, STATES
+from .returns import BLOCK, returns_of
 from .rows import Rows
 from .schema import FLAGS
 
 Array = np.ndarray[Any, Any]
 Range = tuple[int, int]
-BLOCK = 1 << 18  # rows that are looked at together
 WRONG = "batches of these rows may be wrong"
 
 
@@ -67,16 +68,12 @@ class EpisodeCheck:
 
     def check_rows(self) -> None:
         """Compare flags and rewards of all rows with the table, in bounded memory."""
-        carried: float | None = 0.0  # return so far of the episode that goes on from the block before, None: unknown
         for low in range(0, self.count, BLOCK):
             high = min(low + BLOCK, self.count)
-            try:
-                found = {name: self.rows.columns[name].rows(self.env, low, high) for name in (*FLAGS, "reward")}
-            except DamagedError:
-                carried = None  # it was found with the chunks
-                continue
-            self.check_flags(found, low, high)
-            carried = self.check_returns(found["reward"].astype(np.float64), low, high, carried)
+            with suppress(DamagedError):  # it was found with the chunks
+                found = {name: self.rows.columns[name].rows(self.env, low, high) for name in FLAGS}
+                self.check_flags(found, low, high)
+        self.check_returns()
 
     def check_flags(self, found: dict[str, Array], low: int, high: int) -> None:
         """Compare the flags of rows `low` to `high`."""
@@ -100,40 +97,20 @@ class EpisodeCheck:
                 where = f"field {name!r}, environment {self.env}, row {low + wrong[0]}"
                 self.findings.add(f"{len(wrong)} flags contradict the table of episodes", where, WRONG)
 
-    def check_returns(self, rewards: Array, low: int, high: int, carried: float | None) -> float | None:
-        """Compare returns with the sum of rewards; return that of the episode which goes on behind `high`."""
-        here = np.flatnonzero((self.start < high) & (self.steps_end > low))
-        first, last = np.maximum(self.start[here] - low, 0), np.minimum(self.steps_end[here], high) - low
-        goes_on = self.start[here] < low
-        totals = np.where(goes_on, 0.0 if carried is None else carried, 0.0)
-        add_in_order(totals, rewards, first, last)
-        ends = self.steps_end[here] <= high
-        expected = self.columns["return"][here]
-        known = ~goes_on | (carried is not None)
-        wrong = ends & known & (totals != expected) & ~(np.isnan(totals) & np.isnan(expected))
+    def check_returns(self) -> None:
+        """Compare returns with the sums of rewards."""
+        totals, known = returns_of(self.rows, self.env, self.start, self.steps_end)
+        expected = self.columns["return"]
+        wrong = known & (totals != expected) & ~(np.isnan(totals) & np.isnan(expected))
         for k in np.flatnonzero(wrong).tolist():
             what = f"its return is {expected[k]}, its rewards sum to {totals[k]}"
-            self.findings.add(what, f"episode {self.number[here[k]]}", "the column is wrong")
-        if not len(here) or ends[-1]:
-            return 0.0
-        return float(totals[-1]) if known[-1] else None
+            self.findings.add(what, f"episode {self.number[k]}", "the column is wrong")
 
     def complain(self, bad: Array, what: str) -> None:
         """Add a finding for each episode of a mask."""
         for k in np.flatnonzero(bad).tolist():
             rows = f"environment {self.env}, rows {self.start[k]} to {self.stop[k] - 1}"
             self.findings.add(what, f"episode {self.number[k]} ({rows})", WRONG)
-
-
-def add_in_order(totals: Array, rewards: Array, first: Array, last: Array) -> None:
-    """Add rewards[first[k] : last[k]] to totals[k], one after the other as they were recorded."""
-    length = last - first
-    for k in np.flatnonzero(length > 1000).tolist():
-        totals[k] = np.cumsum(np.append(totals[k], rewards[first[k] : last[k]]))[-1]
-    short = np.flatnonzero(length <= 1000)
-    for step in range(int(length[short].max(initial=0))):
-        short = short[length[short] > step]
-        totals[short] += rewards[first[short] + step]
 
 
 def mask_of(rows: Array, low: int, high: int) -> Array:

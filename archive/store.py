@@ -27,7 +27,6 @@ from .guard import lock, quiet
 from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
 from .record import Region, Slot
-from .rewind import Rewind
 from .schema import Schema
 
 LIBVER = ("v110", "v110")
@@ -73,9 +72,16 @@ class Store:
         self.copies = 0  # number of the newest copy of the schema block
         self.dirty = True
 
-    def lay_out(self, schema: Schema, run_id: str, compression: str, texts: Mapping[str, Any]) -> None:
-        """Create groups and datasets; nothing of them counts before the first record."""
-        rows = chunk_rows(schema.steps, schema.envs)
+    def lay_out(
+        self,
+        schema: Schema,
+        run_id: str,
+        compression: str,
+        texts: Mapping[str, Any],
+        rows: Mapping[str, int] | None = None,
+    ) -> None:
+        """Create groups and datasets; nothing of them counts before the first record. `rows`: those of each chunk."""
+        rows = rows or chunk_rows(schema.steps, schema.envs)
         room, size = Region.bytes_for(schema.envs, len(schema.steps))
         with self.hdf5():
             self.handle = handle = h5py.File(self.file, "w", libver=LIBVER)
@@ -227,11 +233,11 @@ class Store:
                 contiguous(self.handle, f"meta/schema_copy_{number}", len(data))[:] = np.frombuffer(data, np.uint8)
             self.copies = number
 
-    def write_rewind(self, rewind: Rewind, number: int) -> None:
-        """Write down in the byte stream what was given up, as block `number` of its kind."""
+    def write_block(self, name: str, kind: int, values: Mapping[str, Any]) -> None:
+        """Write down in the byte stream what was given up or lost."""
         with self.hdf5():
-            data = Block(Block.REWIND, {"run_id": self.header.run_id, **rewind.to_json()}).pack()
-            contiguous(self.handle, f"meta/rewind_block_{number}", len(data))[:] = np.frombuffer(data, np.uint8)
+            data = Block(kind, {"run_id": self.header.run_id, **values}).pack()
+            contiguous(self.handle, name, len(data))[:] = np.frombuffer(data, np.uint8)
 
     # --- checkpoints
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .appender import Appender
+from .block import Block
 from .commit import Commits
 from .errors import StateError
 from .guard import interrupts, quiet, register, unregister
@@ -72,7 +73,7 @@ class Writer(Appender):
             raise StateError(f"{rows.path}: checkpoint {number} does not lie in this run's past")
         rewind = Rewind(number + 1, latest, rows.rows.tolist(), position["rows"].tolist())
         with self.change:
-            self.store.write_rewind(rewind, len(rows.rewinds))
+            self.store.write_block(f"meta/rewind_block_{len(rows.rewinds)}", Block.REWIND, rewind.to_json())
             rows.rewinds.append(rewind)
             episodes.cut(int(position["episodes"]))
             for env in np.flatnonzero(episodes.current >= 0).tolist():
@@ -104,6 +105,11 @@ class Writer(Appender):
             self.commits.write(sync=False)
             self.store.set_rows(int(self.rows.rows.max()))  # first: a chunk at the edge makes nothing longer
             self.chunks.write_open()
+            self.leave()
+
+    def leave(self) -> None:
+        """Close the file, all rows being in the fields."""
+        with self.change, quiet:
             self.store.write_pictures(self.rows.rows, contact_sheet(self.rows))
             self.store.write_totals(self.rows.steps, self.rows.episodes.count, True)
             self.commits.write(sync=False, in_fields=True)

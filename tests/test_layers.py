@@ -13,24 +13,25 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   copies   finding   lost
+errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   copies   finding   lost   ranges
 _core    _rows   _pool   _append   _file
-block   casting   chunk   encoder   leaves   lock
+block   casting   chunk   encoder   leaves   lock   workers
 options   payload   samplers
 schema
 spaces   datasets   episodes   intake   layout
 header
 budget   column   snapshot   store
-checkpoint   contents   loader   region_check   window
+checkpoint   contents   loader   region_check   scan   window
 rows
-chunk_check   episode_check
+chunk_check   remains   returns
+episode_check   segments
 bulk   change   chunks   commit   lazy   pictures   plain   plan   source   stacks   stats   valid
 assembly   epochs   priorities   appender
 draw
 ahead
 replay   writer
-run
-opening   info   verification
+rebuilding   run
+opening   info   salvaging   verification
 __init__
 breakout
 __main__   demo
@@ -40,7 +41,7 @@ UPWARD = {("schema", "spaces"), ("run", "opening")}  # imported when called: Sch
 DOORS = {  # library: the modules that may import it
     "h5py": {"contents", "datasets", "store", "snapshot", "guard"},
     "hdf5plugin": {"datasets"},
-    "zlib_ng": {"chunk", "chunk_check", "codec"},  # the first two: for crc32
+    "zlib_ng": {"chunk", "chunk_check", "codec", "scan"},  # all but codec: for crc32
     "zstandard": {"codec"},
     "lz4": {"codec"},
     "click": {"__main__", "demo"},
