@@ -125,6 +125,13 @@ cdef void clear_open_flag(uint8_t *superblock) noexcept nogil:
         memcpy(superblock + 44, &check, 4)
 
 
+def superblock_check(const uint8_t[::1] data not None):
+    """Return the checksum that HDF5 keeps behind the first 44 bytes of a superblock."""
+    if data.shape[0] < 44:
+        raise ValueError(f"a superblock has 48 bytes, found {data.shape[0]}")
+    return lookup3(&data[0])
+
+
 @cython.final
 cdef class ReadView:
     """A read-only file for HDF5: pages in memory, with the newest journal laid over them."""

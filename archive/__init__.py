@@ -36,11 +36,14 @@ from .errors import (
     VersionError,
     WriteError,
 )
+from .finding import Finding, Verification
 from .opening import create, open  # noqa: A004 - the name is part of the public contract
 from .replay import Replay
 from .run import Run
+from .salvaging import Missing, Salvage, salvage
 from .samplers import Epoch, Linear, Prioritized, Uniform
 from .schema import Field, Schema, Text
+from .verification import verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -53,10 +56,12 @@ __all__ = [
     "Field",
     "FieldError",
     "FieldTypeError",
+    "Finding",
     "IndexRangeError",
     "Linear",
     "LockedError",
     "MemoryBudgetError",
+    "Missing",
     "MissingRunError",
     "NotARunError",
     "NotEnoughData",
@@ -64,15 +69,19 @@ __all__ = [
     "PriorityError",
     "Replay",
     "Run",
+    "Salvage",
     "Schema",
     "SchemaError",
     "StateError",
     "Text",
     "Uniform",
     "UnknownFieldError",
+    "Verification",
     "VersionError",
     "WriteError",
     "create",
     "fork",
     "open",
+    "salvage",
+    "verify",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -40,11 +42,42 @@ def info(file: Path, as_json: bool) -> None:
 @click.option("--at", default="last", show_default=True, help="A checkpoint's number, last, or step=5000.")
 def fork(file: Path, out: Path, at: str) -> None:
     """Make OUT a new run that goes on from a checkpoint of FILE (see info)."""
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("copying chunks", total=None)
-        archive.fork(file, out, at, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    with bar("copying chunks") as progress:
+        archive.fork(file, out, at, progress=progress)
     with archive.open(out) as run:
         click.echo(f"{out}: {run.num_steps:,} steps, {run.num_episodes:,} episodes, as at the checkpoint")
+
+
+@commands.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--quick", is_flag=True, help="Read everything but the chunks of rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def verify(file: Path, quick: bool, as_json: bool) -> None:
+    """Check every checksum and every invariant of FILE; one line for each thing that is wrong."""
+    with bar("verifying") as progress:
+        found = archive.verify(file, quick=quick, progress=progress)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+    else:
+        for line in (*found.findings, *(f"harmless: {note}" for note in found.notes)):
+            click.echo(plain(str(line)))
+        speed = f", {found.decoded / 1e9 / found.seconds:.1f} GB/s decoded" if found.decoded else ""
+        rest = f"commit {found.commit}, {found.rows:,} rows, {found.chunks:,} chunks{speed}"
+        click.echo(f"{'good' if found.clean else f'damaged in {len(found.findings)} places'}: {rest}")
+    sys.exit(0 if found.clean else 1)
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar while a command runs, on a terminal only."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
+        task = shown.add_task(what)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+def plain(text: str) -> str:
+    """Return text without control characters: a file may come from a stranger."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def main() -> None:

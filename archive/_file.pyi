@@ -4,6 +4,9 @@ from typing import final
 
 from typing_extensions import Buffer, disjoint_base
 
+def superblock_check(data: Buffer) -> int:
+    """Return the checksum that HDF5 keeps behind the first 44 bytes of a superblock."""
+
 @final
 class ReadView:
     """A read-only file for HDF5: pages in memory, with the newest journal laid over them."""

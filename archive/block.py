@@ -25,6 +25,7 @@ class Block:
     HEAD: ClassVar[struct.Struct] = struct.Struct("<4sII")
     SCHEMA: ClassVar[int] = 1
     REWIND: ClassVar[int] = 2
+    LOST: ClassVar[int] = 3
 
     def pack(self) -> bytes:
         """Return magic, kind, length, JSON and the crc32 of all of them."""

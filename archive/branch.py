@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import payload
+from .block import Block
 from .budget import parse_bytes
 from .checkpoint import Checkpoint
 from .chunk import relabel
@@ -109,7 +110,7 @@ class Branch:
         rows.rows, rows.states = position["rows"].astype(np.int64), position["states"].astype(np.uint8)
         rows.rewinds = [rewind for rewind in self.source.rewinds if rewind.last < self.checkpoint.id]
         for number, rewind in enumerate(rows.rewinds):
-            store.write_rewind(rewind, number)
+            store.write_block(f"meta/rewind_block_{number}", Block.REWIND, rewind.to_json())
         episodes = self.source.episodes
         rows.episodes = Episodes(episodes.envs, header.schema.columns, {k: episodes[k] for k in episodes.columns})
         rows.episodes.back_to(position)

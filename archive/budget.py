@@ -20,15 +20,24 @@ def slots_for(header: Header, memory: int) -> dict[str, int]:
 
     Refuses a budget below the floor: the chunks being written and what one item of a batch touches.
     """
-    floors = dict.fromkeys(header.fields, 2 * header.schema.envs + SPARE_SLOTS)
-    size = {name: header.rows[name] * header.row_bytes(name) for name in header.fields}
-    floor = sum(floors[name] * size[name] for name in header.fields)
+    floors = dict.fromkeys(header.fields, least_slots(header))
+    floor = least_memory(header)
     if memory < floor:
         raise MemoryBudgetError(
             f"memory: {max(memory, 0)} bytes are left for decoded chunks, but this run needs at least {floor} for them"
         )
     rows = rows_kept(header, memory - floor)
     return {name: floors[name] + rows[name] // header.rows[name] for name in header.fields}
+
+
+def least_slots(header: Header) -> int:
+    """Return how many chunks of a field must have room."""
+    return 2 * header.schema.envs + SPARE_SLOTS
+
+
+def least_memory(header: Header) -> int:
+    """Return the smallest budget in bytes that is accepted."""
+    return least_slots(header) * sum(header.rows[name] * header.row_bytes(name) for name in header.fields)
 
 
 def rows_kept(header: Header, memory: int) -> dict[str, int]:

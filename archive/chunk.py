@@ -117,3 +117,8 @@ def spread(decoded: bytes, itemsize: int, out: np.ndarray[Any, Any]) -> None:
         _core.unshuffle(shuffled, out, itemsize)
     else:
         out[:] = shuffled
+
+
+def most_stored(size: int) -> int:
+    """Return the most bytes that a chunk of `size` decoded ones may take, trailer and checksum included."""
+    return size + size // 128 + 1024

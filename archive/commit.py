@@ -53,6 +53,7 @@ class Commits:
         if episodes.changed():
             self.store.write_episodes(episodes.columns, episodes.count, episodes.changed())
         tail = None if in_fields else self.write_tails()
+        self.store.write_copy()
         self.store.flush()
         self.seal(sync, self.slots if slots is None else slots, tail, in_fields)
         episodes.dirty = set()

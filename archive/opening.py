@@ -217,7 +217,7 @@ def open_writer(
         store.resume(header, record.end)
         rows = Rows(header, str(target), store.read_at, budget, lock)
         rows.restore(snapshot)
-        rows.need_tail(rows.restore_open(record))
+        rows.need_tails(rows.restore_open(record))
         every = snapshot.texts["options"]["commit_every"] if commit_every is UNSET else commit_every
         writer = Writer(rows, store, held, record, every)
         texts = dict(snapshot.texts) | ({} if metadata is None else {"metadata": dict(metadata)})

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 ENDED, OPEN, BETWEEN = 0, 1, 2  # an environment must be reset; waits for an action; ended on a whole row (extend)
+STATES = ("ended", "open", "between")
 MAX_SLOTS = 32
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -36,6 +36,18 @@ Read = Callable[[int, int], bytes]
 
 
 ALIVE: WeakSet[Rows] = WeakSet()
+
+
+class Tail(NamedTuple):
+    """Rows `start` to `stop` of a field that are not in a full chunk yet."""
+
+    field: str
+    env: int
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"field {self.field!r}, environment {self.env}, rows {self.start} to {self.stop - 1},"
 
 
 class Guest(Protocol):
@@ -145,26 +157,36 @@ class Rows:
         self.version += 1
         self.episodes = Episodes(self.header.schema.envs, self.header.schema.columns, snapshot.episodes)
 
-    def restore_open(self, record: Record) -> bool:
-        """Read the rows of chunks not yet full from the tail or the fields; False if a tail fails its checksum."""
+    def restore_open(self, record: Record) -> list[Tail]:
+        """Read the rows of chunks not yet full from the tail or the fields; return the tails that fail their checksum.
+
+        Their rows are zeros then.
+        """
         return self.fill_open(partial(self.fill_from_chunks if record.in_fields else self.fill_from_tail, record))
 
-    def fill_open(self, fill: Callable[[Column, int, int, int], bool]) -> bool:
-        """Have `fill` put in the known rows of chunks not yet full: column, environment, first, stop; False if not."""
+    def fill_open(self, fill: Callable[[Column, int, int, int], bool]) -> list[Tail]:
+        """Have `fill` put in the known rows of chunks not yet full: column, environment, first, stop; return those not.
+
+        They are zeros then.
+        """
+        failing = []
         for column in self.columns.values():
             for chunk in list(column.open):
                 column.forget(chunk)
             bases, known = self.bases(column.chunk_rows), self.known(column.name)
             for env in np.flatnonzero(self.rows > bases).tolist():
                 base, stop = int(bases[env]), int(known[env])
-                chunks = range(base // column.chunk_rows, -(-int(self.rows[env]) // column.chunk_rows))
-                for chunk in (k * column.envs + env for k in chunks):
+                numbers = range(base // column.chunk_rows, -(-int(self.rows[env]) // column.chunk_rows))
+                chunks = [k * column.envs + env for k in numbers]
+                for chunk in chunks:
                     column.forget(chunk)
                     column.begin(chunk)  # a head's row too, although only its observation is stored
                 if stop > base and column.field.nbytes > 0 and not fill(column, env, base, stop):
-                    return False
+                    failing.append(Tail(column.name, env, base, stop))
+                    for chunk in chunks:
+                        column.bytes_of(column.pool.slot(chunk))[:] = 0
         self.derive_heads()
-        return True
+        return failing
 
     def fill_from_chunks(self, record: Record, column: Column, env: int, base: int, stop: int) -> bool:
         """Read rows that a clean close has put into the field."""
@@ -193,10 +215,10 @@ class Rows:
             self.columns["is_first"].put(env, head, head == starts)
             self.columns["is_last"].put(env, head, np.ones(len(env), np.bool_))
 
-    def need_tail(self, restored: bool) -> None:
+    def need_tails(self, failing: list[Tail]) -> None:
         """Raise DamagedError unless the open rows could be restored."""
-        if not restored:
-            raise DamagedError(f"{self.path}: the tail fails its checksum")
+        if failing:
+            raise DamagedError(f"{self.path}: the tail of {failing[0]} fails its checksum")
 
 
 def tail_position(header: Header, tail_offset: Array, tail_slot: Array, number: int, env: int) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -26,6 +27,7 @@ from .record import Record
 from .rewind import Rewind
 
 Array = np.ndarray[Any, Any]
+State = TypeVar("State")
 ATTEMPTS = 2000
 ENTRY = struct.Struct("<QI")  # of a journal: where its bytes belong, how many they are
 
@@ -71,6 +73,8 @@ def recover(fd: int, header: Header, path: str) -> Record:
         # A synced commit was applied before its journal could go.
         for offset, data in entries(journal or b"", record.end) or []:
             disk.write_at(fd, data, offset)
+        for place in header.region.copies(record.sequence):  # the kill may have come between the two
+            disk.write_at(fd, record.pack(), place)
         os.fsync(fd)  # the mark must not reach the disk before what it vouches for
         disk.write_at(fd, header.region.mark(record.sequence), header.region.mark_offset)
     check_size(fd, record, path)
@@ -117,6 +121,13 @@ def settle(fd: int, header: Header, view: ReadView, path: str) -> Record:
 
 def take(fd: int, header: Header, view: ReadView, path: str) -> Snapshot:
     """Return a consistent snapshot of what HDF5 holds."""
+    return consistent(fd, header, view, path, parse)
+
+
+def consistent(
+    fd: int, header: Header, view: ReadView, path: str, parse: Callable[[h5py.File, Header, Record, str], State]
+) -> State:
+    """Return what `parse` makes of the HDF5 file and a record that belong together."""
     failure: Exception | None = None
     for _ in range(ATTEMPTS):
         record = settle(fd, header, view, path)
@@ -124,7 +135,7 @@ def take(fd: int, header: Header, view: ReadView, path: str) -> Snapshot:
             with quiet:
                 handle = h5py.File(view, "r")
                 try:
-                    snapshot = parse(handle, header, record, path)
+                    state = parse(handle, header, record, path)
                 finally:
                     handle.close()
             failure = OSError(view.error, os.strerror(view.error)) if view.error else None
@@ -132,7 +143,7 @@ def take(fd: int, header: Header, view: ReadView, path: str) -> Snapshot:
             failure = error
         still = read_record(fd, header, path)[0].sequence == record.sequence
         if failure is None and (still or not view.fresh):
-            return snapshot
+            return state
         if failure is not None and still and not view.fresh:
             raise failure if isinstance(failure, DamagedError) else DamagedError(f"{path}: {failure}") from failure
     raise DamagedError(f"{path}: no consistent state found ({failure})")

@@ -59,7 +59,7 @@ class Source:
             try:
                 with self.rows.lock:  # another thread must not copy rows that are half there
                     self.rows.restore(snapshot)
-                    self.rows.need_tail(self.rows.restore_open(snapshot.record))
+                    self.rows.need_tails(self.rows.restore_open(snapshot.record))
             except DamagedError:
                 if self.moved(snapshot.record):
                     continue  # a writer has gone on and reused what was read

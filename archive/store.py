@@ -1,6 +1,6 @@
 """The writer's side of the HDF5 file: datasets, whole chunks, episode columns, attributes, checkpoint slots.
 
-Only this module and `snapshot` know h5py. Every call runs under `guard.quiet`.
+Only this module, `snapshot` and `contents` know h5py. Every call runs under `guard.quiet`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ._file import JournaledFile
 from .block import Block
 from .chunk import checked
 from .codec import CODECS
+from .copies import LEAST, copies_due
 from .datasets import contiguous, frame_fields, growing, mark_image, view
 from .episodes import CHUNK as EPISODE_CHUNK
 from .errors import ArchiveError, DamagedError, WriteError
@@ -27,7 +28,6 @@ from .guard import lock, quiet
 from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
 from .record import Region, Slot
-from .rewind import Rewind
 from .schema import Schema
 
 LIBVER = ("v110", "v110")
@@ -70,6 +70,7 @@ class Store:
         self.handle: Any = None  # h5py.File; h5py has no types
         self.datasets: dict[str, Any] = {}  # by name: looking one up takes longer than writing a chunk
         self.extents: dict[str, int] = {}
+        self.copies = 0  # number of the newest copy of the schema block
         self.dirty = True
 
     def lay_out(
@@ -106,6 +107,8 @@ class Store:
         self.file.begin(end)
         with self.hdf5():
             self.handle = h5py.File(self.file, "r+", libver=LIBVER)
+            names = [name for name in self.handle["meta"] if name.startswith("schema_copy_")]
+            self.copies = max((int(name.rpartition("_")[2]) for name in names), default=0)
 
     def hdf5(self) -> Calls:
         """Return what must surround calls of HDF5 that may change the file."""
@@ -221,11 +224,20 @@ class Store:
                     part[: len(known)] = known
                     dataset.id.write_direct_chunk((low,), checked(part.tobytes()))
 
-    def write_rewind(self, rewind: Rewind, number: int) -> None:
-        """Write down in the byte stream what was given up, as block `number` of its kind."""
+    def write_copy(self) -> None:
+        """Write the schema block once more if the file has grown enough since the last time."""
+        number = copies_due(self.file.size)
+        if number > self.copies:
+            with self.hdf5():
+                data = Block(Block.SCHEMA, self.header.to_json()).pack().ljust(LEAST, b"\0")
+                contiguous(self.handle, f"meta/schema_copy_{number}", len(data))[:] = np.frombuffer(data, np.uint8)
+            self.copies = number
+
+    def write_block(self, name: str, kind: int, values: Mapping[str, Any]) -> None:
+        """Write down in the byte stream what was given up or lost."""
         with self.hdf5():
-            data = Block(Block.REWIND, {"run_id": self.header.run_id, **rewind.to_json()}).pack()
-            contiguous(self.handle, f"meta/rewind_block_{number}", len(data))[:] = np.frombuffer(data, np.uint8)
+            data = Block(kind, {"run_id": self.header.run_id, **values}).pack()
+            contiguous(self.handle, name, len(data))[:] = np.frombuffer(data, np.uint8)
 
     # --- checkpoints
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .appender import Appender
+from .block import Block
 from .commit import Commits
 from .errors import StateError
 from .guard import interrupts, quiet, register, unregister
@@ -70,7 +71,7 @@ class Writer(Appender):
             raise StateError(f"{rows.path}: checkpoint {number} does not lie in this run's past")
         rewind = Rewind(number + 1, latest, rows.rows.tolist(), position["rows"].tolist())
         with self.change:
-            self.store.write_rewind(rewind, len(rows.rewinds))
+            self.store.write_block(f"meta/rewind_block_{len(rows.rewinds)}", Block.REWIND, rewind.to_json())
             rows.rewinds.append(rewind)
             rows.episodes.back_to(position)
             rows.states[:] = ENDED
@@ -97,6 +98,11 @@ class Writer(Appender):
             self.commits.write(sync=False)
             self.store.set_rows(int(self.rows.rows.max()))  # first: a chunk at the edge makes nothing longer
             self.chunks.write_open()
+            self.leave()
+
+    def leave(self) -> None:
+        """Close the file, all rows being in the fields."""
+        with self.change, quiet:
             self.store.write_pictures(self.rows.rows, contact_sheet(self.rows))
             self.store.write_totals(self.rows.steps, self.rows.episodes.count, True)
             self.commits.write(sync=False, in_fields=True)

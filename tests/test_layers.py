@@ -13,23 +13,25 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   buffers   disk   record   rewind   guard   codec   rule   places
+errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   copies   finding   lost   ranges
 _core    _rows   _pool   _append   _file
-background   block   casting   chunk   leaves   lock
+background   block   casting   chunk   leaves   lock   workers
 options   payload   samplers
 schema
 spaces   datasets   episodes   intake   layout
 header
 budget   column   snapshot   store
-checkpoint   loader   window
+checkpoint   contents   loader   region_check   scan   window
 rows
+chunk_check   remains   returns
+episode_check   segments
 bulk   change   chunks   commit   lazy   pictures   plain   plan   source   stacks   stats   valid
 assembly   epochs   priorities   appender
 draw
 ahead
 replay   writer
-run
-opening   info
+rebuilding   run
+opening   info   salvaging   verification
 branch
 __init__
 breakout
@@ -38,9 +40,9 @@ __main__   demo
 UPWARD = {("schema", "spaces"), ("run", "opening")}  # imported when called: Schema.from_env, pickles of runs
 
 DOORS = {  # library: the modules that may import it
-    "h5py": {"datasets", "store", "snapshot", "guard"},
+    "h5py": {"contents", "datasets", "store", "snapshot", "guard"},
     "hdf5plugin": {"datasets"},
-    "zlib_ng": {"codec", "chunk", "commit", "rows", "snapshot", "store"},  # all but codec: for crc32
+    "zlib_ng": {"codec", "chunk", "chunk_check", "commit", "rows", "scan", "snapshot", "store"},  # crc32
     "zstandard": {"codec"},
     "lz4": {"codec"},
     "click": {"__main__", "demo"},

@@ -1,0 +1,117 @@
+"""What HDF5 says is in a file, read as far as it can be read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import h5py
+import numpy as np
+
+from .block import Block
+from .errors import DamagedError
+from .finding import Findings
+from .header import Header
+from .lost import Lost
+from .record import Record
+from .rewind import Rewind
+from .schema import Schema
+from .snapshot import list_chunks
+
+Array = np.ndarray[Any, Any]
+BROKEN = "HDF5 and the run fail on it; salvage finds the rows"
+
+
+@dataclass
+class Contents:
+    """Chunks and extents by field, episodes by column, texts, blocks: those that could be read."""
+
+    record: Record
+    chunks: dict[str, tuple[Array, Array, Array]] = field(default_factory=dict)
+    extents: dict[str, int] = field(default_factory=dict)
+    episodes: dict[str, Array] = field(default_factory=dict)
+    texts: dict[str, Any] = field(default_factory=dict)
+    rewinds: list[Rewind] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    root: dict[str, Any] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
+
+
+def examine(handle: h5py.File, header: Header, record: Record, path: str) -> Contents:
+    """Read everything that HDF5 holds; what cannot be read is a finding."""
+    result = Contents(record)
+    found = result.findings
+    with found.of("HDF5 structure", BROKEN):
+        handle.visititems(visit)
+    with found.of("attributes", "other readers need them"):
+        result.root = {k: v.decode() if isinstance(v, bytes) else v for k, v in handle.attrs.items()}
+    for name in header.fields:
+        with found.of(f"chunks of field {name!r}", BROKEN):
+            result.extents[name] = handle[f"steps/{name}"].shape[0]
+            result.chunks[name] = list_chunks(handle, header, name)
+    for name, dtype in header.schema.columns.items():
+        with found.of(f"episode column {name!r}", "the run cannot be opened; salvage rebuilds the table"):
+            values = handle[f"episodes/{name}"][:]
+            if len(values) < record.episodes:
+                raise DamagedError(f"{record.episodes} episodes committed, {len(values)} are there")
+            result.episodes[name] = values[: record.episodes].astype(dtype)
+    with found.of("meta", BROKEN):
+        for name in handle["meta"]:
+            read_meta(handle, name, result)
+    return result
+
+
+def visit(name: str, item: Any) -> None:
+    """Read what belongs to an object: attributes, chunk index, what no checksum of ours covers."""
+    dict(item.attrs)
+    if name.startswith("preview/"):
+        item[()]
+    elif isinstance(item, h5py.Dataset) and item.chunks and item.shape[0]:
+        item.id.chunk_iter(lambda info: None)
+
+
+def read_meta(handle: h5py.File, name: str, result: Contents) -> None:
+    """Read one dataset of /meta."""
+    found = result.findings
+    if name.endswith("_json"):
+        with found.of(f"meta/{name}", "the run cannot be opened; salvage does without"):
+            result.texts[name.removesuffix("_json")] = json.loads(handle[f"meta/{name}"][0])
+        return
+    costs = {"schema": "it would be missed if the file lost its beginning", "rewind": BROKEN, "lost": BROKEN}
+    with found.of(f"meta/{name}", costs.get(name.partition("_")[0], BROKEN)):
+        block = Block.parse(handle[f"meta/{name}"][()].tobytes())
+        if block is None:
+            raise DamagedError("the block is damaged")
+        if block.kind == Block.REWIND:
+            result.rewinds.append(Rewind.from_json(block.values))
+        elif block.kind == Block.LOST:
+            result.lost.append(Lost.from_json(block.values))
+
+
+def check_contents(contents: Contents, header: Header) -> None:
+    """Compare what is told twice: attributes, the schema, extents."""
+    found, record, root = contents.findings, contents.record, contents.root
+    steps = int(contents.episodes["length"].sum()) if "length" in contents.episodes else None
+    expected = {"run_id": header.run_id, "complete": int(record.in_fields)}
+    if record.in_fields and steps is not None:
+        expected |= {"total_episodes": record.episodes, "total_steps": steps}
+    for name, value in expected.items() if root else ():
+        if root.get(name) != value:
+            what = f"attribute {name} is {root.get(name)!r}, expected {value!r}"
+            found.add(what, "attributes", "other readers are misled")
+    if "schema" in contents.texts:
+        with found.of("meta/schema_json", "other readers are misled"):
+            told, real = Schema.from_json(contents.texts["schema"]), header.schema
+            if replace(told, autoreset=real.autoreset) != real:
+                raise DamagedError("contradicts the schema block")
+    longest = int(record.rows.max()) if record.in_fields else 0
+    for name, extent in contents.extents.items():
+        if extent < longest:
+            found.add(f"has {extent} rows, expected {longest}", f"field {name!r}", "other readers see fewer rows")
+
+
+def ranges_of(contents: Contents, env: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the rows of an environment that were given up, and those that were lost."""
+    given_up = [(r.back_to[env], r.rows[env]) for r in contents.rewinds if r.back_to[env] < r.rows[env]]
+    return given_up, [(start, stop) for lost in contents.lost for e, start, stop in lost.ranges if e == env]

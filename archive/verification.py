@@ -1,0 +1,182 @@
+"""Verifying a file: every checksum and every invariant of the newest commit, without writing."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import disk
+from ._file import ReadView, superblock_check
+from .budget import least_memory
+from .checkpoint import every
+from .chunk_check import ChunkCheck
+from .contents import BROKEN, Contents, check_contents, examine, ranges_of
+from .episode_check import EpisodeCheck
+from .errors import DamagedError, MissingRunError
+from .finding import Findings, Progress, Verification
+from .header import Header
+from .record import Record
+from .region_check import OPENS, SALVAGE, RegionCheck
+from .rows import Rows
+from .schema import EPISODE_COLUMNS
+from .snapshot import Snapshot, consistent, settle
+
+Array = np.ndarray[Any, Any]
+ATTEMPTS = 20
+MEMORY = 64 << 20
+
+
+def verify(
+    path: str | os.PathLike[str], *, quick: bool = False, progress: Progress = lambda done, total: None
+) -> Verification:
+    """Check the newest commit of a run; never writes, and works on closed, killed and live files.
+
+    Every chunk is read and decoded, unless `quick`. MissingRunError without a file, NotARunError if it is none of
+    ours; all else that is wrong is in the result. `progress(done, total)` is called as chunks are done. Memory: 64
+    MiB, or what the chunks being written need.
+
+    >>> import archive, tempfile
+    >>> schema = archive.Schema(steps={"observation": archive.Field("float32"), "action": archive.Field("int64")})
+    >>> path = tempfile.mkdtemp() + "/run.h5"
+    >>> with archive.create(path, schema) as run:
+    ...     run.reset(0.0)
+    >>> archive.verify(path).clean
+    True
+    """
+    target, begun = Path(path).resolve(), time.monotonic()
+    if not target.is_file():
+        raise MissingRunError(f"{target}: no such file")
+    fd = os.open(target, os.O_RDONLY | disk.FLAGS)
+    try:
+        header = Header.read(fd, str(target))
+        state = State(fd, header, str(target))
+        for _ in range(ATTEMPTS):
+            if state.findings.damage and state.moved():  # a writer went on while we looked
+                state = State(fd, header, str(target))
+        stored, decoded = (0, 0) if quick else state.check_rows(progress)
+        return state.report(stored, decoded, time.monotonic() - begun, quick)
+    finally:
+        os.close(fd)
+
+
+class State:
+    """One committed state of a file under scrutiny: all of it but the full chunks, which never change."""
+
+    def __init__(self, fd: int, header: Header, path: str) -> None:
+        self.fd, self.header, self.path, self.findings = fd, header, path, Findings()
+        self.view = ReadView(fd)
+        self.rows: Rows | None = None
+        self.chunks: ChunkCheck | None = None
+        self.episodes: list[EpisodeCheck] = []
+        region = RegionCheck(fd, header, self.findings)
+        self.record = region.record
+        if self.record is None or any(one.costs == SALVAGE for one in self.findings.damage):
+            return
+        try:
+            contents = consistent(fd, header, self.view, path, examine)
+        except DamagedError as error:
+            text = str(error).removeprefix(f"{path}: ")
+            if not self.findings.damage:
+                self.findings.add(text, "HDF5 structure", BROKEN)
+            return
+        self.record = contents.record
+        self.check(contents, self.record)
+
+    def check(self, contents: Contents, record: Record) -> None:
+        """Check what is not in full chunks."""
+        check_contents(contents, self.header)
+        self.findings.damage += contents.findings.damage
+        self.check_superblock(record)
+        self.check_checkpoints(record)
+        if not set(EPISODE_COLUMNS) <= set(contents.episodes):
+            return
+        self.rows = Rows(self.header, self.path, self.view.read_at, max(MEMORY, least_memory(self.header)))
+        if not self.fits(contents):
+            return
+        self.rows.restore(Snapshot(record, contents.chunks, self.table(contents), {}, contents.rewinds))
+        if not record.in_fields:
+            for tail in self.rows.restore_open(record):
+                costs = "the run cannot be opened; repair gives these rows up"
+                self.findings.add("the tail fails its checksum", str(tail).rstrip(","), costs)
+        self.chunks = ChunkCheck(self.rows, record, contents.chunks, self.findings)
+        for env in range(self.header.schema.envs):
+            self.episodes.append(EpisodeCheck(self.rows, env, *ranges_of(contents, env), self.findings))
+
+    def fits(self, contents: Contents) -> bool:
+        """Tell whether every episode is one of an environment that there is."""
+        env = contents.episodes["env"]
+        bad = (env < 0) | (env >= self.header.schema.envs)
+        for number in bad.nonzero()[0].tolist():
+            self.findings.add(f"environment {env[number]} does not exist", f"episode {number}", BROKEN)
+        return not bad.any()
+
+    def table(self, contents: Contents) -> dict[str, Array]:
+        """Return the episode table, zeros for columns of the user that cannot be read."""
+        count = contents.record.episodes
+        return {k: contents.episodes.get(k, np.zeros(count, d)) for k, d in self.header.schema.columns.items()}
+
+    def check_superblock(self, record: Record) -> None:
+        """The superblock must be whole, say where the file ends, and that nobody has it open."""
+        data = self.view.read_at(0, 48)
+        end, check = struct.unpack_from("<Q", data, 28)[0], struct.unpack_from("<I", data, 44)[0]
+        if superblock_check(data) != check:
+            self.findings.add("the checksum of the superblock differs", "byte 0", BROKEN)
+        elif end != record.end:
+            what = f"the superblock says that the file ends at byte {end}, the record {record.end}"
+            self.findings.add(what, "byte 28", "other readers refuse the file; repair puts it right")
+        elif data[11]:
+            self.findings.add("the superblock says that somebody has the file open", "byte 11", OPENS)
+
+    def check_checkpoints(self, record: Record) -> None:
+        """Each checkpoint must be whole, but for the oldest if a killed writer was writing over it."""
+        view, size = ReadView(self.fd), os.fstat(self.fd).st_size
+        slots = settle(self.fd, self.header, view, self.path).slots  # of the newest commit: they are written over
+        oldest = min((slot.id for slot in slots), default=0)
+        for number, slot in enumerate(slots):
+            if not slot.id:
+                continue
+            try:
+                every(view.read_at, size, (slot,))
+            except DamagedError as error:
+                if slot.id == oldest and len(slots) > 1 and not record.in_fields:
+                    self.findings.notes.append(f"checkpoint {slot.id} was being written over, or is damaged")
+                else:
+                    costs = "an older one is used" if len(slots) > 1 else "nothing can be resumed"
+                    self.findings.add(str(error), f"slot {number} (byte {slot.offset})", costs)
+
+    def check_rows(self, progress: Progress) -> tuple[int, int]:
+        """Decode every chunk and compare all rows with the table of episodes."""
+        if self.chunks is None or self.rows is None:
+            return 0, 0
+        sizes = self.chunks.sweep(self.view.read_at, progress)
+        for episodes in self.episodes:
+            if episodes.sound:
+                episodes.check_rows()
+        return sizes
+
+    def moved(self) -> bool:
+        """Tell whether a writer has committed since."""
+        record, _ = self.header.region.parse(
+            disk.read_at(self.fd, self.header.region.nbytes, self.header.region.offset)
+        )
+        return record is None or self.record is None or record.sequence != self.record.sequence
+
+    def report(self, stored: int, decoded: int, seconds: float, quick: bool) -> Verification:
+        """Return what was found."""
+        return Verification(
+            path=self.path,
+            commit=self.record.sequence if self.record is not None else 0,
+            rows=int(self.record.rows.sum()) if self.record is not None else 0,
+            chunks=len(self.chunks.stored) if self.chunks is not None else 0,
+            stored=stored,
+            decoded=decoded,
+            seconds=seconds,
+            quick=quick,
+            findings=tuple(dict.fromkeys(self.findings.damage)),
+            notes=tuple(dict.fromkeys(self.findings.notes)),
+        )
