@@ -11,7 +11,7 @@ from rich.console import Console
 
 import archive
 
-from .info import show, summary
+from .info import printable, show, summary
 
 
 @click.group()
@@ -38,7 +38,7 @@ def main() -> None:
     try:
         commands()
     except (archive.ArchiveError, OSError) as error:
-        click.echo(f"rl-archive: {error}", err=True)
+        click.echo(f"rl-archive: {printable(str(error))}", err=True)
         sys.exit(1)
 
 

@@ -13,13 +13,14 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   buffers   disk   record   rewind   guard   codec   rule   places
+errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   text
 _core    _rows   _pool   _append   _file
 block   casting   chunk   encoder   leaves   lock
 options   payload   samplers
 schema
-spaces   datasets   episodes   intake   layout
+spaces   datasets   episodes   intake   layout   objects
 header
+bounds
 budget   column   snapshot   store
 checkpoint   loader   window
 rows
@@ -37,7 +38,7 @@ __main__   demo
 UPWARD = {("schema", "spaces"), ("run", "opening")}  # imported when called: Schema.from_env, pickles of runs
 
 DOORS = {  # library: the modules that may import it
-    "h5py": {"datasets", "store", "snapshot", "guard"},
+    "h5py": {"datasets", "store", "snapshot", "guard", "objects"},
     "hdf5plugin": {"datasets"},
     "zlib_ng": {"chunk", "codec"},  # chunk: for crc32
     "zstandard": {"codec"},
