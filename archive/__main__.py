@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 import archive
 
-from .info import show, summary
+from .info import printable, show, summary
 
 
 @click.group()
@@ -85,7 +85,7 @@ def main() -> None:
     try:
         commands()
     except (archive.ArchiveError, OSError) as error:
-        click.echo(f"rl-archive: {error}", err=True)
+        click.echo(f"rl-archive: {printable(str(error))}", err=True)
         sys.exit(1)
 
 

@@ -11,7 +11,10 @@ import zlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from . import text
 from .errors import DamagedError
+
+MOST_TRIES = 64  # what only looks like a block costs a checksum each
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class Block:
 
     def pack(self) -> bytes:
         """Return magic, kind, length, JSON and the crc32 of all of them."""
-        text = json.dumps(self.values, separators=(",", ":"), allow_nan=False).encode()
-        body = self.HEAD.pack(self.MAGIC, self.kind, len(text)) + text
+        values = json.dumps(self.values, separators=(",", ":"), allow_nan=False).encode()
+        body = self.HEAD.pack(self.MAGIC, self.kind, len(values)) + values
         return body + struct.pack("<I", zlib.crc32(body))
 
     @classmethod
@@ -46,17 +49,23 @@ class Block:
         if zlib.crc32(body) != struct.unpack_from("<I", data, stop)[0]:
             return None
         try:
-            return cls(kind, json.loads(body[cls.HEAD.size :]))
-        except (ValueError, RecursionError) as error:
+            values = text.parse(body[cls.HEAD.size :])
+        except ValueError as error:
             raise DamagedError(f"block at byte {at}: {error}") from error
+        if not isinstance(values, dict):
+            raise DamagedError(f"block at byte {at}: expected an object, found {type(values).__name__}")
+        return cls(kind, values)
 
     @classmethod
     def find(cls, data: bytes, kind: int) -> Block | None:
         """Return the first whole block of a kind in `data`."""
-        at = data.find(cls.MAGIC)
-        while at >= 0:
-            block = cls.parse(data, at)
-            if block is not None and block.kind == kind:
-                return block
+        at, tries = -1, 0
+        while tries < MOST_TRIES:
             at = data.find(cls.MAGIC, at + 1)
+            if at < 0:
+                break
+            if data[at + 4 : at + 8] == struct.pack("<I", kind):
+                block, tries = cls.parse(data, at), tries + 1
+                if block is not None:
+                    return block
         return None

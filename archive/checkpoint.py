@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from . import payload
 from .errors import DamagedError
 from .record import Slot
@@ -39,9 +41,22 @@ def every(read: Callable[[int, int], bytes], size: int, slots: tuple[Slot, ...])
     for slot in sorted((s for s in slots if s.id), key=lambda s: -s.id):
         try:
             values = payload.unpack(read_payload(read, size, slot))
+            if not isinstance(values.get("values"), dict) or not is_position(values.get("run")):
+                raise DamagedError(f"checkpoint {slot.id}: expected the user's values and a place in the run")
             found.append(Checkpoint(slot.id, values["run"], values["values"]))
         except DamagedError as error:
             damaged = error
     if damaged is not None and not found:
         raise damaged
     return found
+
+
+def is_position(values: Any) -> bool:
+    """Tell whether values are a place in a run, as `Commits.position` gives it."""
+    if not isinstance(values, dict) or not isinstance(values.get("episodes"), int):
+        return False
+    arrays = [values.get(name) for name in ("rows", "states", "length", "return", "final")]
+    rows = arrays[0]
+    return isinstance(rows, np.ndarray) and all(
+        isinstance(a, np.ndarray) and a.ndim == 1 and a.shape == rows.shape and a.dtype.kind in "biuf" for a in arrays
+    )

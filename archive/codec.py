@@ -41,6 +41,7 @@ class Codec:
     """
 
     name: str
+    number: int  # HDF5's, of its filter
     filters: str
     encode: Callable[[Any, int], bytes]
     decode: Callable[[Any, int], bytes]
@@ -100,8 +101,8 @@ def decode_lz4(stream: Any, size: int) -> bytes:
 
 
 CODECS = {
-    "gzip": Codec("gzip", "gzip", encode_gzip, decode_gzip),
-    "zstd": Codec("zstd", "zstd (32015)", encode_zstd, decode_zstd),
-    "lz4": Codec("lz4", "lz4 (32004)", encode_lz4, decode_lz4),
-    "none": Codec("none", "gzip", lambda raw, after: zlib.compress(raw, 0), decode_gzip),
+    "gzip": Codec("gzip", 1, "gzip", encode_gzip, decode_gzip),
+    "zstd": Codec("zstd", 32015, "zstd (32015)", encode_zstd, decode_zstd),
+    "lz4": Codec("lz4", 32004, "lz4 (32004)", encode_lz4, decode_lz4),
+    "none": Codec("none", 1, "gzip", lambda raw, after: zlib.compress(raw, 0), decode_gzip),
 }

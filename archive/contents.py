@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,12 +13,15 @@ from .errors import DamagedError
 from .finding import Findings
 from .header import Header
 from .lost import Lost
+from .objects import Objects
 from .record import Record
 from .rewind import Rewind
 from .schema import Schema
-from .snapshot import list_chunks
+from .snapshot import check_root, list_chunks, read_column, read_text
+from .text import MOST_TEXT
 
 Array = np.ndarray[Any, Any]
+MOST_PREVIEW = 1 << 26  # bytes of a contact sheet that are read
 BROKEN = "HDF5 and the run fail on it; salvage finds the rows"
 
 
@@ -40,47 +42,47 @@ class Contents:
 
 def examine(handle: h5py.File, header: Header, record: Record, path: str) -> Contents:
     """Read everything that HDF5 holds; what cannot be read is a finding."""
-    result = Contents(record)
+    result, objects = Contents(record), Objects(handle, record.end, path)
     found = result.findings
     with found.of("HDF5 structure", BROKEN):
+        check_root(objects, header)
         handle.visititems(visit)
     with found.of("attributes", "other readers need them"):
         result.root = {k: v.decode() if isinstance(v, bytes) else v for k, v in handle.attrs.items()}
     for name in header.fields:
         with found.of(f"chunks of field {name!r}", BROKEN):
+            result.chunks[name] = list_chunks(objects, header, name)
             result.extents[name] = handle[f"steps/{name}"].shape[0]
-            result.chunks[name] = list_chunks(handle, header, name)
     for name, dtype in header.schema.columns.items():
         with found.of(f"episode column {name!r}", "the run cannot be opened; salvage rebuilds the table"):
-            values = handle[f"episodes/{name}"][:]
-            if len(values) < record.episodes:
-                raise DamagedError(f"{record.episodes} episodes committed, {len(values)} are there")
-            result.episodes[name] = values[: record.episodes].astype(dtype)
+            result.episodes[name] = read_column(objects, name, dtype, record)
     with found.of("meta", BROKEN):
         for name in handle["meta"]:
-            read_meta(handle, name, result)
+            read_meta(objects, name, result)
     return result
 
 
 def visit(name: str, item: Any) -> None:
     """Read what belongs to an object: attributes, chunk index, what no checksum of ours covers."""
     dict(item.attrs)
-    if name.startswith("preview/"):
+    if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external:
+        return
+    if name == "preview/contact_sheet" and item.size * item.dtype.itemsize <= MOST_PREVIEW:
         item[()]
-    elif isinstance(item, h5py.Dataset) and item.chunks and item.shape[0]:
+    elif item.chunks and item.shape[0]:
         item.id.chunk_iter(lambda info: None)
 
 
-def read_meta(handle: h5py.File, name: str, result: Contents) -> None:
+def read_meta(objects: Objects, name: str, result: Contents) -> None:
     """Read one dataset of /meta."""
     found = result.findings
     if name.endswith("_json"):
         with found.of(f"meta/{name}", "the run cannot be opened; salvage does without"):
-            result.texts[name.removesuffix("_json")] = json.loads(handle[f"meta/{name}"][0])
+            result.texts[name.removesuffix("_json")] = read_text(objects, f"meta/{name}")
         return
     costs = {"schema": "it would be missed if the file lost its beginning", "rewind": BROKEN, "lost": BROKEN}
     with found.of(f"meta/{name}", costs.get(name.partition("_")[0], BROKEN)):
-        block = Block.parse(handle[f"meta/{name}"][()].tobytes())
+        block = Block.parse(objects.piece(f"meta/{name}", MOST_TEXT))
         if block is None:
             raise DamagedError("the block is damaged")
         if block.kind == Block.REWIND:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from . import disk
 from .block import Block
+from .casting import is_int
 from .chunk import Trailer
-from .errors import NotARunError, SchemaError, VersionError
+from .codec import CODECS
+from .errors import ArchiveError, DamagedError, NotARunError, SchemaError, VersionError
 from .layout import FORMAT, FORMAT_VERSION
 from .record import Region
-from .schema import Schema
+from .schema import COMPRESSIONS, Schema
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SEARCHED = 1 << 20  # the schema block is among the first things that are written
+MOST_CHUNK = 64 << 20  # decoded bytes of a chunk of more than one row
+MOST_RECORDS = 64 << 20  # bytes of the commit region
 
 
 @dataclass(frozen=True)
@@ -62,15 +67,34 @@ class Header:
         """Undo `to_json`; `path` is for messages."""
         version = values.get("format_version")
         if not isinstance(version, int) or version > FORMAT_VERSION:
-            raise VersionError(f"{path}: format version {version}; this package reads up to {FORMAT_VERSION}")
+            raise VersionError(f"{path}: format version {version!r}; this package reads up to {FORMAT_VERSION}")
         try:
             schema = Schema.from_json(values["schema"])
         except SchemaError as error:
             raise SchemaError(f"{path}: {error}") from error
-        offset, room = values["records"]
-        return cls(
-            values["run_id"], schema, values["rows"], Region(int(offset, 16), room), values.get("compression", "gzip")
-        )
+        (offset, room), compression = values["records"], values.get("compression", "gzip")
+        header = cls(values["run_id"], schema, values["rows"], Region(int(offset, 16), room), compression)
+        wrong = header.nonsense()
+        if wrong:
+            raise DamagedError(f"{path}: schema block: {wrong}")
+        return header
+
+    def nonsense(self) -> str:
+        """Return what about these values no run can have, empty if nothing."""
+        if not isinstance(self.run_id, str) or not re.fullmatch("[0-9a-f]{16}", self.run_id):
+            return f"run id {str(self.run_id)[:50]!r}: expected 16 hexadecimal digits"
+        if self.compression not in COMPRESSIONS:
+            return f"compression {str(self.compression)[:50]!r}: expected one of {', '.join(CODECS)}"
+        if not isinstance(self.rows, Mapping) or set(self.rows) != set(self.fields):
+            return "the fields that have rows are not those of the schema"
+        for name, rows in self.rows.items():
+            if not is_int(rows) or not 1 <= rows <= max(MOST_CHUNK // max(self.row_bytes(name), 1), 1):
+                return f"field {name!r}: chunks of {rows!r} rows of {self.row_bytes(name)} bytes"
+        room, size = Region.bytes_for(self.schema.envs, len(self.fields))
+        if self.region.room != room or not 0 < self.region.offset < 1 << 62 or size > MOST_RECORDS:
+            where = f"{self.region.room!r} bytes at {self.region.offset}"
+            return f"records of {where}, expected {room}, and at most {MOST_RECORDS // 4} (environments times fields)"
+        return ""
 
     @classmethod
     def read(cls, fd: int, path: str) -> Header:
@@ -78,10 +102,15 @@ class Header:
         start = disk.read_at(fd, SEARCHED, 0)
         if not start.startswith(SIGNATURE):
             raise NotARunError(f"{path}: not an HDF5 file")
-        block = Block.find(start, Block.SCHEMA)
+        try:
+            block = Block.find(start, Block.SCHEMA)
+        except DamagedError as error:
+            raise DamagedError(f"{path}: {error}") from error
         if block is None or block.values.get("format") != FORMAT:
             raise NotARunError(f"{path}: an HDF5 file, but not a run recorded by {FORMAT}")
         try:
             return cls.from_json(block.values, path)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise NotARunError(f"{path}: schema block without {error}") from error
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            if isinstance(error, ArchiveError):
+                raise
+            raise NotARunError(f"{path}: schema block that makes no sense: {error!r}") from error

@@ -102,9 +102,9 @@ def fields(run: Run) -> list[dict[str, Any]]:
 
 def show(values: dict[str, Any], console: Console) -> None:
     """Print a summary as tables."""
-    facts = Table(show_header=False, title=printable(values["file"]), title_justify="left", box=SIMPLE_HEAD)
+    facts = Table(show_header=False, title=plain(values["file"]), title_justify="left", box=SIMPLE_HEAD)
     for name, text in facts_of(values):
-        facts.add_row(printable(name), printable(text))
+        facts.add_row(plain(name), plain(text))
     console.print(facts)
     table = Table(title="fields", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("field", "dtype", "shape", "codec", "rows", "chunks", "stored", "ratio"):
@@ -115,13 +115,13 @@ def show(values: dict[str, Any], console: Console) -> None:
         stack = f" (x{f['stacked']})" if f["stacked"] else ""
         ratio = "-" if f["ratio"] is None else f"{f['ratio']:.1f}"
         numbers = (str(f["chunk_rows"]), f"{f['chunks']:,}", size(f["stored_bytes"]), ratio)
-        table.add_row(printable(f["name"]), f["dtype"], shape + stack, f["codec"].removeprefix("shuffle+"), *numbers)
+        table.add_row(plain(f["name"]), f["dtype"], shape + stack, f["codec"].removeprefix("shuffle+"), *numbers)
     console.print(table)
     if values["checkpoints"]:
         table = Table("checkpoint", "rows", "values", title="checkpoints", title_justify="left", box=SIMPLE_HEAD)
         for c in values["checkpoints"]:
             named = (f"{k}={c['short'][k]}" if k in c["short"] else k for k in c["values"])
-            table.add_row(str(c["id"]), f"{c['rows']:,}", printable(", ".join(named)))
+            table.add_row(str(c["id"]), f"{c['rows']:,}", plain(", ".join(named)))
         console.print(table)
 
 
@@ -158,5 +158,10 @@ def size(count: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text without control characters and markup: a file may come from a stranger."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text).replace("[", "\\[")
+    """Return text without control characters: a file may come from a stranger."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def plain(text: str) -> str:
+    """Return printable text that is no markup."""
+    return printable(text).replace("[", "\\[")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import disk
+from . import disk, text
 from ._file import ReadView
 from .budget import parse_bytes
 from .codec import CODECS
@@ -258,7 +258,7 @@ def schema_of(env_or_schema: Any) -> Schema:
 def checked_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata if JSON can hold it as it is."""
     try:
-        result: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
+        result: dict[str, Any] = text.parse(json.dumps(dict(values), allow_nan=False, indent=1).encode())
         same = result == dict(values)
     except (TypeError, ValueError, RecursionError) as error:
         raise FieldTypeError(f"metadata cannot be written as JSON: {error}") from error

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from . import text
 from .casting import as_array
 from .errors import DamagedError, FieldTypeError
 
@@ -19,6 +20,8 @@ HEAD = struct.Struct("<4sI")
 MAGIC = b"RLAC"
 MOST_DEEP = 100  # dicts and lists in one another; more could not be read back
 LARGEST_POOL = 1024  # words of a seed sequence; numpy's own have 4
+MOST_MANIFEST = 64 << 20  # bytes
+KINDS = "biufcSU"
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -29,6 +32,9 @@ def pack(values: Mapping[str, Any]) -> bytes:
         manifest = json.dumps(describe("", dict(values), buffers)).encode()
     except ValueError as error:  # an integer of thousands of digits
         raise FieldTypeError(f"checkpoint: {error}") from error
+    if len(manifest) > MOST_MANIFEST:
+        size = f"{len(manifest)} bytes of numbers, texts and names, at most {MOST_MANIFEST}"
+        raise FieldTypeError(f"checkpoint: {size}; give long lists as arrays")
     return b"".join([HEAD.pack(MAGIC, len(manifest)), manifest, *buffers])
 
 
@@ -73,7 +79,7 @@ def describe_array(path: str, value: Any, buffers: list[bytes]) -> Any:
     if not isinstance(value, (np.ndarray, np.generic)) and not hasattr(value, "__array__"):
         raise FieldTypeError(f"checkpoint {path}: {type(value).__name__} cannot be stored; give its bytes or arrays")
     array = as_array(f"checkpoint{path}", value)
-    if array.dtype.hasobject or array.dtype.kind not in "biufcSU":
+    if array.dtype.hasobject or array.dtype.kind not in KINDS:
         raise FieldTypeError(f"checkpoint {path}: an array of {array.dtype} cannot be stored")
     buffers.append(array.tobytes())
     return {"scalar" if isinstance(value, np.generic) else "array": [array.dtype.str, list(array.shape)]}
@@ -86,9 +92,12 @@ def unpack(data: bytes) -> dict[str, Any]:
         if magic != MAGIC:
             raise ValueError("not a checkpoint")
         reader = Reader(data, HEAD.size + length)
-        values: dict[str, Any] = reader.build(json.loads(data[HEAD.size : HEAD.size + length]))
+        manifest = text.parse(data[HEAD.size : HEAD.size + length], MOST_MANIFEST, 2 * MOST_DEEP + 10)
+        values = reader.build(manifest)
+        if not isinstance(values, dict):
+            raise ValueError("expected a dict")
         return values
-    except (struct.error, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (struct.error, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedError(f"checkpoint: {error}") from error
 
 
@@ -114,7 +123,9 @@ class Reader:
 
     def array(self, body: Any) -> np.ndarray[Any, Any]:
         """Return the array of a [dtype, shape] node."""
-        dtype, shape = np.dtype(body[0]), tuple(int(n) for n in body[1])
+        dtype, shape = np.dtype(str(body[0])[:20]), tuple(int(n) for n in body[1])
+        if dtype.kind not in KINDS or min(shape, default=0) < 0:
+            raise ValueError(f"an array of {dtype} and shape {shape}")
         count = int(np.prod(shape, dtype=object))
         return np.frombuffer(self.take(count * dtype.itemsize), dtype).reshape(shape).copy()
 
@@ -138,12 +149,21 @@ def bits_of(state: Mapping[str, Any], seeds: Mapping[str, Any] | None) -> np.ran
     """Return the bit generator that a state is for; only numpy's own are made."""
     if state["bit_generator"] not in GENERATORS:
         raise ValueError(f"bit generator {state['bit_generator']!r} is not one of {GENERATORS}")
+    check_position(state)
     if seeds is not None and not seeds["pool_size"] <= LARGEST_POOL:
         raise ValueError(f"a seed sequence with a pool of {seeds['pool_size']} words")
     bits: np.random.BitGenerator = getattr(np.random, state["bit_generator"])(
         0 if seeds is None else np.random.SeedSequence(**seeds)
     )
     return bits
+
+
+def check_position(state: Any) -> None:
+    """Refuse a generator that would read behind its numbers; numpy believes what it is given."""
+    kind = state["bit_generator"]
+    position = state["state"]["pos"] if kind == "MT19937" else state["buffer_pos"] if kind == "Philox" else 0
+    if not isinstance(position, int) or not 0 <= position <= (624 if kind == "MT19937" else 4):
+        raise ValueError(f"{kind} at position {position!r}")
 
 
 BUILDERS: dict[str, Callable[[Reader, Any], Any]] = {

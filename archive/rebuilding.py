@@ -190,7 +190,7 @@ class Rebuilding:
                 values = payload.unpack(data)
                 values["run"]["run_id"] = f"{self.header.run_id} before it was salvaged"
                 data = payload.pack(values)
-            slots.append(self.store.write_payload(number, Slot(), slot.id, data))
+            slots.append(self.store.write_payload(number, slot.id, data))
         while 0 < len(slots) < 2:
             slots.append(Slot())
         self.writer.commits.slots = tuple(replace(slot) for slot in slots)

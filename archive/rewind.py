@@ -24,3 +24,8 @@ class Rewind:
     def from_json(cls, values: Mapping[str, Any]) -> Rewind:
         """Undo `to_json`."""
         return cls(values["first"], values["last"], list(values["rows"]), list(values["back_to"]))
+
+    def fits(self, envs: int) -> bool:
+        """Tell whether it may be one of a run of so many environments."""
+        numbers = [self.first, self.last, *self.rows, *self.back_to]
+        return len(self.rows) == len(self.back_to) == envs and all(type(n) is int and n >= 0 for n in numbers)

@@ -28,6 +28,10 @@ EPISODE_COLUMNS = {
 }
 MAX_ENVS = 1 << 16
 MAX_TEXT = 1 << 20
+MAX_AXES = 30  # HDF5 has 32, and rows and environments take two
+MAX_LENGTH = (1 << 32) - 1  # of an axis, and bytes of one row: a chunk holds at least one
+MAX_STACK = 1 << 16
+MAX_DTYPE = 10  # characters: |S1048576
 AUTORESET = ("NextStep", "SameStep", "Disabled")
 COMPRESSIONS = ("gzip", "zstd", "lz4", "none")
 RESERVED = ("discount", "index", "weight", "mask", "timestep", "episode", "remaining", "return_to_go")
@@ -82,13 +86,19 @@ class Field:
             raise SchemaError(f"dtype {kind} cannot be stored; bool, integers, floats, complex and fixed text can")
         if any(n < 0 for n in shape):
             raise SchemaError(f"shape {shape}: an axis cannot be negative")
+        if len(shape) > MAX_AXES:
+            raise SchemaError(f"shape of {len(shape)} axes; at most {MAX_AXES} can be stored")
+        if max((*shape, kind.itemsize * prod(shape))) > MAX_LENGTH:
+            raise SchemaError(f"shape {shape}: a row must be smaller than 4 GiB")
         if padding not in (None, "zero", "repeat"):
             raise SchemaError(f"padding {padding!r}: expected 'zero' or 'repeat'")
-        counts = is_int(stack_axis) and (stacked is None or (is_int(stacked) and stacked >= 1))
+        counts = is_int(stack_axis) and (stacked is None or (is_int(stacked) and 1 <= stacked <= MAX_STACK))
         if not counts or (stacked is not None and not 0 <= stack_axis <= len(shape)):
             raise SchemaError(f"stacked={stacked!r}, stack_axis={stack_axis!r} does not fit rows of shape {shape}")
         if compression not in (None, *COMPRESSIONS):
             raise SchemaError(f"compression {compression!r}: expected one of {', '.join(COMPRESSIONS)}")
+        if not isinstance(description, str):
+            raise SchemaError(f"description {description!r}: expected text")
         values = (kind.str, shape, stacked, stack_axis, padding, compression, description)
         for name, value in zip(self.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, name, value)
@@ -128,6 +138,8 @@ class Field:
     def from_json(cls, values: Mapping[str, Any]) -> Field:
         """Undo `to_json`."""
         options = {k: v for k, v in values.items() if k not in ("dtype", "shape")}
+        if not isinstance(values["dtype"], str) or len(values["dtype"]) > MAX_DTYPE:
+            raise SchemaError(f"dtype {str(values['dtype'])[:50]!r}: expected numpy's short form")
         return cls(values["dtype"], tuple(values["shape"]), **options)
 
 
@@ -175,8 +187,9 @@ class Schema:
         for name, value in given.items():
             if not isinstance(value, Field):
                 raise SchemaError(f"field {name!r}: expected an archive.Field, found {value!r}")
-            if any(other.startswith(f"{name}/") for other in given):
-                raise SchemaError(f"field {name!r} cannot have a value and parts")
+            for above in (name[:at] for at, c in enumerate(name) if c == "/"):
+                if above in given:
+                    raise SchemaError(f"field {above!r} cannot have a value and parts")
         for flag in FLAGS:
             if given.pop(flag, Field("bool")) != Field("bool"):
                 raise SchemaError(f"field {flag!r} is a bool without shape")
@@ -250,8 +263,10 @@ class Schema:
         steps, episodes = (
             {name: Field.from_json(v) for name, v in values.get(group, {}).items()} for group in ("steps", "episodes")
         )
-        known = (values["num_envs"], values["autoreset"], values["environment"])
-        return cls(steps, *known, episodes, tuple(values.get("tuples", ())))
+        known, tuples = (values["num_envs"], values["autoreset"], values["environment"]), values.get("tuples", ())
+        if not all(isinstance(name, str) for name in tuples):
+            raise SchemaError("tuples: expected names")
+        return cls(steps, *known, episodes, tuple(tuples))
 
     @classmethod
     def from_env(cls, env: Any) -> Schema:
@@ -298,4 +313,4 @@ def check_name(name: str) -> None:
     """Refuse names that cannot be a path below /steps."""
     parts = name.split("/") if isinstance(name, str) else [""]
     if not all(part and part.isprintable() and part not in (".", "..") for part in parts) or len(name) > 200:
-        raise SchemaError(f"field name {name!r}: expected printable text, parts separated by single slashes")
+        raise SchemaError(f"field name {str(name)[:100]!r}: expected printable text, parts separated by single slashes")

@@ -6,7 +6,6 @@ through a ReadView: pages in memory under the newest journal, all taken between 
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Callable
@@ -17,19 +16,28 @@ import h5py
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from . import disk
+from . import disk, text
 from ._file import ReadView
 from .block import Block
+from .bounds import check_chunks, check_episodes, check_record
+from .codec import CODECS
 from .errors import DamagedError
 from .guard import quiet
 from .header import Header
-from .record import Record
+from .layout import FORMAT_VERSION
+from .objects import FLETCHER32, SHUFFLE, Form, Objects
+from .record import MAX_SLOTS, Record
 from .rewind import Rewind
 
 Array = np.ndarray[Any, Any]
 State = TypeVar("State")
 ATTEMPTS = 2000
 ENTRY = struct.Struct("<QI")  # of a journal: where its bytes belong, how many they are
+HELD = 512  # bytes of all entries but the last
+AT_ONCE = 2000  # entries that are read together
+TEXTS = ("schema_json", "environment_json", "metadata_json", "options_json", "provenance_json")
+MORE = 1 << 12  # bytes by which a chunk may be larger than what it decodes to, beside an eighth of that
+FOREIGN = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)  # what a strange file may cause
 
 
 @dataclass(frozen=True)
@@ -55,17 +63,26 @@ def read_record(fd: int, header: Header, path: str) -> tuple[Record, int]:
 
 
 def read_journal(fd: int, record: Record) -> bytes | None:
-    """Return a record's journal, None if its bytes are no longer there or would be laid outside the run."""
-    size = min(record.journal_length, os.fstat(fd).st_size)  # a damaged length must not cost memory
-    journal = disk.read_at(fd, size, record.journal_offset)
-    if len(journal) != record.journal_length or crc32(journal) != record.journal_check:
-        return None
-    return None if entries(journal, record.end) is None else journal
+    """Return a record's journal, None if its bytes are no longer there or would be laid outside the run.
+
+    Piece by piece: what turns out to be no journal must not cost memory.
+    """
+    left, at, last, pieces = record.journal_length, record.journal_offset, -1, []
+    while left:
+        piece = disk.read_at(fd, min(left, AT_ONCE * (ENTRY.size + HELD)), at)
+        found = entries(piece, record.end)
+        if not found or found[0][0] <= last:
+            return None
+        pieces.append(piece)
+        left, at, last = left - len(piece), at + len(piece), found[-1][0]
+    journal = b"".join(pieces)
+    return journal if crc32(journal) == record.journal_check else None
 
 
 def recover(fd: int, header: Header, path: str) -> Record:
     """Redo what a killed writer had committed but not applied; return the newest record. Needs the writer's lock."""
     record, applied = read_record(fd, header, path)
+    check_record(record, header, path)
     if applied != record.sequence:
         journal = read_journal(fd, record)
         if journal is None and not record.synced:
@@ -82,16 +99,17 @@ def recover(fd: int, header: Header, path: str) -> Record:
 
 
 def entries(journal: bytes, end: int) -> list[tuple[int, bytes]] | None:
-    """Split a journal into (offset, bytes); None unless it is made of such entries for bytes before `end`."""
-    result, at = [], 0
+    """Split a journal into (offset, bytes); None unless it is made of such entries, rising, for bytes before `end`."""
+    result, at, last = [], 0, -1
     while at < len(journal):
         if at + ENTRY.size > len(journal):
             return None
         offset, size = ENTRY.unpack_from(journal, at)
         at += ENTRY.size + size
-        if at > len(journal) or offset + size > end:
+        if at > len(journal) or not last < offset <= end - size or (size != HELD and at != len(journal)):
             return None
         result.append((offset, journal[at - size : at]))
+        last = offset
     return result
 
 
@@ -106,6 +124,7 @@ def settle(fd: int, header: Header, view: ReadView, path: str) -> Record:
     """Load the view with a state that no writer touched meanwhile; return its record."""
     for _ in range(ATTEMPTS):
         record, applied = read_record(fd, header, path)
+        check_record(record, header, path)
         journal = b"" if applied == record.sequence else read_journal(fd, record)
         if journal is None and not record.synced:
             again, mark = read_record(fd, header, path)
@@ -139,7 +158,7 @@ def consistent(
                 finally:
                     handle.close()
             failure = OSError(view.error, os.strerror(view.error)) if view.error else None
-        except (OSError, RuntimeError, KeyError, ValueError) as error:
+        except FOREIGN as error:
             failure = error
         still = read_record(fd, header, path)[0].sequence == record.sequence
         if failure is None and (still or not view.fresh):
@@ -151,39 +170,82 @@ def consistent(
 
 def parse(handle: h5py.File, header: Header, record: Record, path: str) -> Snapshot:
     """Read everything that is needed from an open HDF5 file; the handle is not needed afterwards."""
-    chunks = {name: list_chunks(handle, header, name) for name in header.fields}
-    episodes = {}
-    for name, dtype in header.schema.columns.items():
-        dataset = handle[f"episodes/{name}"]
-        if dataset.shape[0] < record.episodes:
-            raise DamagedError(f"{path}: {record.episodes} episodes committed, column {name!r} has {dataset.shape[0]}")
-        episodes[name] = dataset[: record.episodes].astype(dtype)
-    texts = {k.removesuffix("_json"): json.loads(handle[f"meta/{k}"][0]) for k in handle["meta"] if k.endswith("_json")}
-    return Snapshot(record, chunks, episodes, texts, read_rewinds(handle, path))
+    objects = Objects(handle, record.end, path)
+    check_root(objects, header)
+    chunks = {name: list_chunks(objects, header, name) for name in header.fields}
+    for name, (numbers, _, _) in chunks.items():
+        check_chunks(name, numbers, record, header, path)
+    episodes = {name: read_column(objects, name, dtype, record) for name, dtype in header.schema.columns.items()}
+    check_episodes(episodes, record, path)
+    texts = {name.removesuffix("_json"): read_text(objects, f"meta/{name}") for name in TEXTS}
+    return Snapshot(record, chunks, episodes, texts, read_rewinds(objects, header))
 
 
-def read_rewinds(handle: h5py.File, path: str) -> list[Rewind]:
+def check_root(objects: Objects, header: Header) -> None:
+    """Look at what reading does not need and a writer will use."""
+    for name, value in (("run_id", np.bytes_(header.run_id)), ("format_version", np.int32(FORMAT_VERSION))):
+        if objects.attribute(name, value.dtype) != value:
+            raise objects.refuse("", f"attribute {name!r} is not that of the schema block")
+    for name, dtype in (("total_steps", "i8"), ("total_episodes", "i8"), ("complete", "u1")):
+        objects.attribute(name, np.dtype(dtype))
+    for name in ("views", "preview", "tail", "checkpoints", *(f"tail/{field}" for field in header.fields)):
+        objects.find(name)
+    for name in (f"checkpoints/slot{number}" for number in range(MAX_SLOTS)):
+        if objects.find(name) is not None:
+            dataset = objects.dataset(name, Form(np.dtype("u1"), (None,), (None,), (None,)))
+            each = dataset.chunks[0]
+            if len(objects.chunks(name, dataset, each)) * each != dataset.shape[0]:
+                raise objects.refuse(name, "chunks that are not there")
+
+
+def read_text(objects: Objects, name: str) -> dict[str, Any]:
+    """Return the values of a text."""
+    values = text.parse(objects.text(name, text.MOST_TEXT))
+    if not isinstance(values, dict):
+        raise objects.refuse(name, f"expected an object, found {type(values).__name__}")
+    return values
+
+
+def read_column(objects: Objects, name: str, dtype: str, record: Record) -> Array:
+    """Return a column of the table of episodes."""
+    form = Form(np.dtype(dtype), (None,), (None,), (None,), (FLETCHER32,))
+    dataset = objects.dataset(f"episodes/{name}", form)
+    each = dataset.chunks[0]
+    found = objects.chunks(f"episodes/{name}", dataset, each * dataset.dtype.itemsize + 4)
+    there = min(dataset.shape[0], int((found[:, 0] < record.episodes).sum()) * each)
+    if there < record.episodes:
+        raise objects.refuse(f"episodes/{name}", f"{record.episodes} episodes committed, found {there}")
+    return np.asarray(dataset[: record.episodes])
+
+
+def read_rewinds(objects: Objects, header: Header) -> list[Rewind]:
     """Return what the run has given up, oldest first."""
-    result = []
-    for number in range(sum(name.startswith("rewind_block_") for name in handle["meta"])):
-        block = Block.parse(handle[f"meta/rewind_block_{number}"][()].tobytes())
-        if block is None or block.kind != Block.REWIND:
-            raise DamagedError(f"{path}: rewind block {number} is damaged")
-        result.append(Rewind.from_json(block.values))
+    result: list[Rewind] = []
+    while objects.find(f"meta/rewind_block_{len(result)}") is not None:
+        name = f"meta/rewind_block_{len(result)}"
+        block = Block.parse(objects.piece(name, text.MOST_TEXT))
+        rewind = block and block.kind == Block.REWIND and Rewind.from_json(block.values)
+        if not rewind or not rewind.fits(header.schema.envs):
+            raise objects.refuse(name, "no rewind block of this run")
+        result.append(rewind)
     return result
 
 
-def list_chunks(handle: h5py.File, header: Header, name: str) -> tuple[Array, Array, Array]:
+def list_chunks(objects: Objects, header: Header, name: str) -> tuple[Array, Array, Array]:
     """Return number, offset and size of every chunk of a field. Cost: about 1 us a chunk."""
-    dataset, envs, rows = handle[f"steps/{name}"], header.schema.envs, header.rows[name]
+    field, envs, rows = header.schema.steps[name], header.schema.envs, header.rows[name]
     multi = header.schema.num_envs is not None
-    found: list[tuple[int, int, int]] = []
-
-    def visit(info: Any) -> None:
-        at = info.chunk_offset
-        found.append((at[0] // rows * envs + (at[1] if multi else 0), info.byte_offset, info.size))
-
-    if dataset.shape[0]:
-        dataset.id.chunk_iter(visit)
-    table = np.array(found, np.int64).reshape(-1, 3)
-    return table[:, 0], table[:, 1], table[:, 2]
+    lead, chunk = ((envs,), (rows, 1)) if multi else ((), (rows,))
+    dtype = np.dtype(field.dtype)
+    shuffle = (SHUFFLE,) if dtype.itemsize > 1 else ()
+    form = Form(
+        dtype,
+        (None, *lead, *field.shape),
+        (None, *lead, *(n or None for n in field.shape)),
+        (*chunk, *(max(n, 1) for n in field.shape)),
+        (*shuffle, CODECS[header.codec(name)].number, FLETCHER32),
+    )
+    size = rows * field.nbytes
+    table = objects.chunks(f"steps/{name}", objects.dataset(f"steps/{name}", form), size + size // 8 + MORE)
+    env = table[:, 1] if multi else 0
+    return table[:, 0] // rows * envs + env, table[:, -2], table[:, -1]

@@ -23,14 +23,16 @@ from .codec import CODECS
 from .copies import LEAST, copies_due
 from .datasets import contiguous, frame_fields, growing, mark_image, view
 from .episodes import CHUNK as EPISODE_CHUNK
-from .errors import ArchiveError, DamagedError, WriteError
+from .errors import ArchiveError, DamagedError, SchemaError, WriteError
 from .guard import lock, quiet
 from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
 from .record import Region, Slot
 from .schema import Schema
+from .text import MOST_TEXT
 
 LIBVER = ("v110", "v110")
+FOREIGN = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)  # what a strange file may cause
 SLOT_CHUNK = 1 << 20
 
 
@@ -48,9 +50,7 @@ class Calls:
             if error is None:
                 self.store.dirty = True
                 self.store.check()
-            elif isinstance(error, (RuntimeError, OSError, KeyError, ValueError)) and not isinstance(
-                error, ArchiveError
-            ):
+            elif isinstance(error, FOREIGN) and not isinstance(error, ArchiveError):
                 self.store.check()
                 raise DamagedError(f"{self.store.path}: {error}") from error
         finally:
@@ -90,6 +90,8 @@ class Store:
             block = contiguous(handle, "meta/schema_block", len(draft.pack()))  # first, so that it is found early
             records = contiguous(handle, "commits", size)
             self.header = Header(run_id, schema, rows, Region(records.id.get_offset(), room), compression)
+            if self.header.nonsense():
+                raise SchemaError(f"{self.path}: {self.header.nonsense()}")
             block[:] = np.frombuffer(Block(Block.SCHEMA, self.header.to_json()).pack(), np.uint8)
             for name, field in schema.steps.items():
                 growing(handle, f"steps/{name}", field, self.header.codec(name), rows[name], schema.num_envs)
@@ -146,6 +148,8 @@ class Store:
     def write_text(self, name: str, values: Any) -> None:
         """Write JSON as a dataset of one fixed-length text, chunked so that HDF5 keeps a checksum of it."""
         text = json.dumps(values, indent=1).encode() or b" "
+        if len(text) > MOST_TEXT:
+            raise SchemaError(f"{self.path}: {name} takes {len(text)} bytes, at most {MOST_TEXT}")
         with self.hdf5():
             if name in self.handle:
                 del self.handle[name]
@@ -241,17 +245,16 @@ class Store:
 
     # --- checkpoints
 
-    def write_payload(self, number: int, slot: Slot, checkpoint: int, payload: bytes) -> Slot:
+    def write_payload(self, number: int, checkpoint: int, payload: bytes) -> Slot:
         """Write a payload in place into slot `number`, which no committed record relies on; return what is there."""
-        chunks = max(slot.chunks, -(-len(payload) // (SLOT_CHUNK - 8)), 1)  # each chunk also has 8 bytes of the list
-        offsets = self.slot_offsets(number, chunks)
+        offsets = self.slot_offsets(number, -(-len(payload) // (SLOT_CHUNK - 8)))  # the list takes 8 bytes of each
         image = struct.pack(f"<{len(offsets)}Q", *offsets) + payload
         for at, offset in enumerate(offsets):
             self.write_at(offset, image[at * SLOT_CHUNK : (at + 1) * SLOT_CHUNK])
         return Slot(checkpoint, offsets[0], len(offsets), len(payload), crc32(payload))
 
     def slot_offsets(self, number: int, chunks: int) -> list[int]:
-        """Return where the chunks of a slot are, adding those it lacks."""
+        """Return where the chunks of a slot are, adding those it lacks to have `chunks`."""
         with self.hdf5():
             name = f"checkpoints/slot{number}"
             if name not in self.handle:
@@ -262,7 +265,7 @@ class Store:
                 dataset.id.set_extent((chunks * SLOT_CHUNK,))
                 for k in range(have, chunks):
                     dataset.id.write_direct_chunk((k * SLOT_CHUNK,), bytes(SLOT_CHUNK))
-            return [dataset.id.get_chunk_info_by_coord((k * SLOT_CHUNK,)).byte_offset for k in range(chunks)]
+            return [dataset.id.get_chunk_info_by_coord((k * SLOT_CHUNK,)).byte_offset for k in range(max(have, chunks))]
 
     # --- the file
 
@@ -318,7 +321,8 @@ class Store:
 
 def read_payload(read: Callable[[int, int], bytes], size: int, slot: Slot) -> bytes:
     """Return the payload of a checkpoint slot in a file of `size` bytes, or raise DamagedError."""
-    if slot.length <= slot.chunks * (SLOT_CHUNK - 8) and slot.chunks * SLOT_CHUNK <= size:
+    room = slot.chunks * (SLOT_CHUNK - 8)
+    if slot.length <= room and slot.chunks * SLOT_CHUNK <= size and slot.offset <= size:
         offsets = struct.unpack(f"<{slot.chunks}Q", read(slot.offset, 8 * slot.chunks))
         if all(0 < offset < size for offset in offsets):
             image = b"".join(read(offset, SLOT_CHUNK) for offset in offsets)

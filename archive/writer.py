@@ -67,7 +67,8 @@ class Writer(Appender):
         if made_by != self.header.run_id:
             raise StateError(f"{rows.path}: the checkpoint is of run {made_by}, this is run {self.header.run_id}")
         given_up = any(r.first <= number <= r.last for r in rows.rewinds)
-        if given_up or number > latest or len(position["rows"]) != self.schema.envs:
+        outside = len(position["rows"]) != self.schema.envs or position["episodes"] > rows.episodes.count
+        if outside or given_up or number > latest or (position["rows"] > rows.rows).any():
             raise StateError(f"{rows.path}: checkpoint {number} does not lie in this run's past")
         rewind = Rewind(number + 1, latest, rows.rows.tolist(), position["rows"].tolist())
         with self.change:

@@ -14,12 +14,14 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
 errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   copies   finding   lost   ranges
+text
 _core    _rows   _pool   _append   _file
 background   block   casting   chunk   leaves   lock   workers
 options   payload   samplers
 schema
-spaces   datasets   episodes   intake   layout
+spaces   datasets   episodes   intake   layout   objects
 header
+bounds
 budget   column   snapshot   store
 checkpoint   contents   loader   region_check   scan   window
 rows
@@ -40,7 +42,7 @@ __main__   demo
 UPWARD = {("schema", "spaces"), ("run", "opening")}  # imported when called: Schema.from_env, pickles of runs
 
 DOORS = {  # library: the modules that may import it
-    "h5py": {"contents", "datasets", "store", "snapshot", "guard"},
+    "h5py": {"contents", "datasets", "store", "snapshot", "guard", "objects"},
     "hdf5plugin": {"datasets"},
     "zlib_ng": {"codec", "chunk", "chunk_check", "commit", "rows", "scan", "snapshot", "store"},  # crc32
     "zstandard": {"codec"},
