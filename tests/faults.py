@@ -307,9 +307,9 @@ class Diary:
 
     # --- what it says
 
-    def column(self, name, env):
-        """Return a field of one environment."""
-        lines = self.lines[env]
+    def column(self, name, env, since=0):
+        """Return a field of one environment, from row `since` on."""
+        lines = self.lines[env][since:]
         if name in FLAGS:
             flags = {"is_first": [x.first for x in lines], "is_last": [x.done < 0 for x in lines]}
             return np.array(flags[name] if name in flags else [getattr(x, name) for x in lines], np.bool_)
@@ -318,7 +318,7 @@ class Diary:
         for row, line in enumerate(lines):
             life = line.seen if name.startswith("observation") else line.done
             if life >= 0:
-                result[row] = value(name, env, row, life)
+                result[row] = value(name, env, since + row, life)
         return result
 
     def episode_column(self, name):
@@ -330,23 +330,24 @@ def same(found, expected):
     return found.dtype == expected.dtype and found.shape == expected.shape and found.tobytes() == expected.tobytes()
 
 
-def differences(run, diary):
-    """Return what a run holds otherwise than its diary says; empty if all is well."""
-    return row_differences(run, diary) or checkpoint_differences(run.last_checkpoint, diary.checkpoint)
+def differences(run, diary, since=0):
+    """Return what a run holds otherwise than its diary says, rows from `since` on; empty if all is well."""
+    return row_differences(run, diary, since) or checkpoint_differences(run.last_checkpoint, diary.checkpoint)
 
 
-def row_differences(run, diary):
-    """Return how rows and episodes of a run differ from its diary."""
+def row_differences(run, diary, since=0):
+    """Return how rows and episodes of a run differ from its diary, rows from `since` on."""
     wrong = []
     lengths = [len(x) for x in diary.lines]
     if run.lengths.tolist() != lengths:
         return [f"lengths {run.lengths.tolist()}, expected {lengths}"]
     for name in (*FIELDS, *FLAGS):
-        column = run[name][:]
+        column = run[name][since:]
         for env in range(diary.envs):
-            found = column[: lengths[env], env] if diary.axis else column
-            if not same(np.ascontiguousarray(found), diary.column(name, env)):
-                rows = [t for t in range(lengths[env]) if not same(found[t], diary.column(name, env)[t])]
+            found = column[: max(lengths[env] - since, 0), env] if diary.axis else column
+            expected = diary.column(name, env, since)
+            if not same(np.ascontiguousarray(found), expected):
+                rows = [since + t for t in range(len(expected)) if not same(found[t], expected[t])]
                 wrong.append(f"{name}, environment {env}: rows {rows} of {lengths[env]}")
     for name in EPISODE_FIELDS:
         found, expected = run.episodes[name], diary.episode_column(name)

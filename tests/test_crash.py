@@ -215,11 +215,11 @@ def opens_plainly(path):
     return True
 
 
-def found_state(run, states):
-    """Return the diary that agrees with a run; fail with the differences if none does."""
+def found_state(run, states, since=0):
+    """Return the diary that agrees with a run, rows from `since` on; fail with the differences if none does."""
     wrong = []
     for diary in states:
-        wrong = differences(run, diary)
+        wrong = differences(run, diary, since)
         if not wrong:
             return diary
     raise AssertionError("; ".join(wrong))
@@ -511,8 +511,9 @@ def endure_kills(folder, envs, count, choice, most_rows):
             readable = opens_plainly(path) and h5dump_opens(path)
             assert readable or half
             applying, unreadable = applying + half, unreadable + (not readable)
+            since = 0 if life % 30 == 0 else max(min(map(len, diary.lines)) - 100, 0)  # all of it now and then
             with archive.open(path) as run:
-                diary = found_state(run, states).copy()
+                diary = found_state(run, states, since).copy()
             if len(diary.lines[0]) > most_rows:
                 path.unlink()
                 diary, files = Diary(envs), files + 1
