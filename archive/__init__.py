@@ -37,6 +37,7 @@ from .errors import (
 )
 from .finding import Finding, Verification
 from .opening import create, open  # noqa: A004 - the name is part of the public contract
+from .repairing import Repair, repair
 from .replay import Replay
 from .run import Run
 from .salvaging import Missing, Salvage, salvage
@@ -66,6 +67,7 @@ __all__ = [
     "NotEnoughData",
     "Prioritized",
     "PriorityError",
+    "Repair",
     "Replay",
     "Run",
     "Salvage",
@@ -80,6 +82,7 @@ __all__ = [
     "WriteError",
     "create",
     "open",
+    "repair",
     "salvage",
     "verify",
 ]

@@ -78,6 +78,11 @@ class Header:
         start = disk.read_at(fd, SEARCHED, 0)
         if not start.startswith(SIGNATURE):
             raise NotARunError(f"{path}: not an HDF5 file")
+        return cls.find(start, path)
+
+    @classmethod
+    def find(cls, start: bytes, path: str) -> Header:
+        """Find the schema block in the first bytes of a file."""
         block = Block.find(start, Block.SCHEMA)
         if block is None or block.values.get("format") != FORMAT:
             raise NotARunError(f"{path}: an HDF5 file, but not a run recorded by {FORMAT}")

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 LAYERS = """
 errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   copies   finding   lost   ranges
 _core    _rows   _pool   _append   _file
+superblock
 block   casting   chunk   encoder   leaves   lock   workers
 options   payload   samplers
 schema
@@ -32,6 +33,7 @@ ahead
 replay   writer
 rebuilding   run
 opening   info   salvaging   verification
+repairing
 __init__
 breakout
 __main__   demo
