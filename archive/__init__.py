@@ -38,6 +38,7 @@ from .errors import (
 )
 from .finding import Finding, Verification
 from .opening import create, open  # noqa: A004 - the name is part of the public contract
+from .repairing import Repair, repair
 from .replay import Replay
 from .run import Run
 from .salvaging import Missing, Salvage, salvage
@@ -67,6 +68,7 @@ __all__ = [
     "NotEnoughData",
     "Prioritized",
     "PriorityError",
+    "Repair",
     "Replay",
     "Run",
     "Salvage",
@@ -82,6 +84,7 @@ __all__ = [
     "create",
     "fork",
     "open",
+    "repair",
     "salvage",
     "verify",
 ]

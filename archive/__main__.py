@@ -67,6 +67,55 @@ def verify(file: Path, quick: bool, as_json: bool) -> None:
     sys.exit(0 if found.clean else 1)
 
 
+@commands.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def repair(file: Path, yes: bool, as_json: bool) -> None:
+    """Put right what is damaged of FILE's superblock, commits, journal and tail; what it writes over is kept."""
+    found = archive.repair(file, dry_run=True)
+    if not as_json:
+        for step in found.steps:
+            click.echo(plain(step))
+    if found.steps and (yes or (not as_json and sys.stdin.isatty() and click.confirm("Do it?"))):
+        with bar("verifying") as progress:
+            found = archive.repair(file, progress=progress)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+    else:
+        for line in found.left if found.done or not found.steps else ():
+            click.echo(f"left: {plain(str(line))}")
+        click.echo(verdict(found))
+    sys.exit(0 if not found.left else 1)
+
+
+def verdict(found: archive.Repair) -> str:
+    """Return what a repair came to, in one line."""
+    if found.done:
+        return f"repaired; what was there before is in {plain(found.copy)}"
+    return "nothing was changed" + ("; --yes does it" if found.steps else ": there is nothing that repair can do")
+
+
+@commands.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def salvage(file: Path, out: Path, as_json: bool) -> None:
+    """Rebuild a run as OUT from the bytes of FILE, whose HDF5 metadata may be gone."""
+    with bar("salvaging") as progress:
+        found = archive.salvage(file, out, progress=progress)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+        return
+    for line in (*found.missing, *found.notes):
+        click.echo(plain(str(line)))
+    click.echo(
+        f"{out}: {sum(found.rows):,} rows from {found.chunks:,} chunks, {found.rows_lost:,} of them incomplete; "
+        f"{found.episodes:,} episodes, {found.hidden:,} without their beginning and hidden; "
+        f"{len(found.checkpoints)} checkpoints"
+    )
+
+
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar while a command runs, on a terminal only."""

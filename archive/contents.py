@@ -8,9 +8,11 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ._file import ReadView
 from .block import Block
 from .errors import DamagedError
 from .finding import Findings
+from .guard import quiet
 from .header import Header
 from .lost import Lost
 from .objects import Objects
@@ -59,6 +61,18 @@ def examine(handle: h5py.File, header: Header, record: Record, path: str) -> Con
     with found.of("meta", BROKEN):
         for name in handle["meta"]:
             read_meta(objects, name, result)
+    return result
+
+
+def examined(view: ReadView, header: Header, record: Record, path: str) -> Contents:
+    """Examine what a view shows; a file that HDF5 does not open is a finding."""
+    result = Contents(record)
+    with quiet, result.findings.of("HDF5 structure", BROKEN):
+        handle = h5py.File(view, "r")
+        try:
+            result = examine(handle, header, record, path)
+        finally:
+            handle.close()
     return result
 
 

@@ -66,14 +66,14 @@ class EpisodeCheck:
                 what = f"is {STATES[self.state]}, but no episode goes on there"
                 self.findings.add(what, f"environment {self.env}", WRONG)
 
-    def check_rows(self) -> None:
-        """Compare flags and rewards of all rows with the table, in bounded memory."""
-        for low in range(0, self.count, BLOCK):
-            high = min(low + BLOCK, self.count)
+    def check_rows(self, known: int) -> None:
+        """Compare flags and rewards of the first `known` rows with the table, in bounded memory."""
+        for low in range(0, known, BLOCK):
+            high = min(low + BLOCK, known)
             with suppress(DamagedError):  # it was found with the chunks
                 found = {name: self.rows.columns[name].rows(self.env, low, high) for name in FLAGS}
                 self.check_flags(found, low, high)
-        self.check_returns()
+        self.check_returns(known)
 
     def check_flags(self, found: dict[str, Array], low: int, high: int) -> None:
         """Compare the flags of rows `low` to `high`."""
@@ -97,11 +97,11 @@ class EpisodeCheck:
                 where = f"field {name!r}, environment {self.env}, row {low + wrong[0]}"
                 self.findings.add(f"{len(wrong)} flags contradict the table of episodes", where, WRONG)
 
-    def check_returns(self) -> None:
-        """Compare returns with the sums of rewards."""
-        totals, known = returns_of(self.rows, self.env, self.start, self.steps_end)
+    def check_returns(self, known: int) -> None:
+        """Compare returns with the sums of rewards, of episodes whose steps are among the first `known` rows."""
+        totals, read = returns_of(self.rows, self.env, self.start, self.steps_end)
         expected = self.columns["return"]
-        wrong = known & (totals != expected) & ~(np.isnan(totals) & np.isnan(expected))
+        wrong = read & (self.steps_end <= known) & (totals != expected) & ~(np.isnan(totals) & np.isnan(expected))
         for k in np.flatnonzero(wrong).tolist():
             what = f"its return is {expected[k]}, its rewards sum to {totals[k]}"
             self.findings.add(what, f"episode {self.number[k]}", "the column is wrong")

@@ -102,6 +102,11 @@ class Header:
         start = disk.read_at(fd, SEARCHED, 0)
         if not start.startswith(SIGNATURE):
             raise NotARunError(f"{path}: not an HDF5 file")
+        return cls.find(start, path)
+
+    @classmethod
+    def find(cls, start: bytes, path: str) -> Header:
+        """Find the schema block in the first bytes of a file."""
         try:
             block = Block.find(start, Block.SCHEMA)
         except DamagedError as error:

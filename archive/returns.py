@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from .episodes import Episodes
 from .errors import DamagedError
 from .rows import Rows
 
@@ -32,6 +34,19 @@ def returns_of(rows: Rows, env: int, start: Array, stop: Array) -> tuple[Array, 
         add_in_order(sums, rewards, np.maximum(start[here] - low, 0), np.minimum(stop[here], high) - low)
         totals[here] = sums
     return totals, known
+
+
+def cut_short(rows: Rows, table: Mapping[str, Array], back_to: Array) -> Episodes:
+    """Return the episodes of a table, those that go on behind row back_to[env] interrupted there."""
+    columns = {name: column.copy() for name, column in table.items()}
+    for env, end in enumerate(back_to.tolist()):
+        stop = table["start"] + table["length"]
+        columns["final"][(table["env"] == env) & (stop + table["final"] > end)] = False
+        late = np.flatnonzero((table["env"] == env) & (stop > end))
+        columns["length"][late] = end - table["start"][late]
+        columns["terminated"][late] = columns["truncated"][late] = False
+        columns["return"][late] = returns_of(rows, env, table["start"][late], np.full(len(late), end))[0]
+    return Episodes(len(back_to), rows.header.schema.columns, columns)
 
 
 def add_in_order(totals: Array, rewards: Array, first: Array, last: Array) -> None:

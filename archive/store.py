@@ -65,8 +65,8 @@ class Store:
 
     header: Header
 
-    def __init__(self, fd: int, path: str) -> None:
-        self.file, self.path = JournaledFile(fd), path
+    def __init__(self, fd: int, path: str, file: JournaledFile | None = None) -> None:
+        self.file, self.path = file or JournaledFile(fd), path
         self.handle: Any = None  # h5py.File; h5py has no types
         self.datasets: dict[str, Any] = {}  # by name: looking one up takes longer than writing a chunk
         self.extents: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,21 @@ from ._file import ReadView, superblock_check
 from .budget import least_memory
 from .checkpoint import every
 from .chunk_check import ChunkCheck
-from .contents import BROKEN, Contents, check_contents, examine, ranges_of
+from .contents import BROKEN, Contents, check_contents, examine, examined, ranges_of
 from .episode_check import EpisodeCheck
-from .errors import DamagedError, MissingRunError
+from .errors import DamagedError, MissingRunError, NotARunError
 from .finding import Findings, Progress, Verification
-from .header import Header
+from .header import SEARCHED, Header
 from .record import Record
 from .region_check import OPENS, SALVAGE, RegionCheck
-from .rows import Rows
+from .rows import Rows, Tail
 from .schema import EPISODE_COLUMNS
 from .snapshot import Snapshot, consistent, settle
 
 Array = np.ndarray[Any, Any]
 ATTEMPTS = 20
 MEMORY = 64 << 20
+SHUT = "nobody can open the file until it is repaired"
 
 
 def verify(
@@ -53,15 +55,52 @@ def verify(
         raise MissingRunError(f"{target}: no such file")
     fd = os.open(target, os.O_RDONLY | disk.FLAGS)
     try:
-        header = Header.read(fd, str(target))
-        state = State(fd, header, str(target))
+        header = header_at(fd, str(target))
+        state = look(fd, header, str(target))
         for _ in range(ATTEMPTS):
             if state.findings.damage and state.moved():  # a writer went on while we looked
-                state = State(fd, header, str(target))
+                state = look(fd, header, str(target))
         stored, decoded = (0, 0) if quick else state.check_rows(progress)
         return state.report(stored, decoded, time.monotonic() - begun, quick)
     finally:
         os.close(fd)
+
+
+def header_at(fd: int, path: str) -> Header:
+    """Find the schema block also where the signature of HDF5 is damaged."""
+    try:
+        return Header.read(fd, path)
+    except NotARunError as error:
+        with suppress(NotARunError):
+            return Header.find(disk.read_at(fd, SEARCHED, 0), path)
+        raise NotARunError(f"{error}; if it was one, rl-archive salvage looks for what is left of it") from error
+
+
+def look(fd: int, header: Header, path: str) -> State:
+    """Check everything of the newest commit but full chunks."""
+    state = State(fd, header, path)
+    state.record = RegionCheck(fd, header, state.findings).record
+    if state.record is None or any(one.costs == SALVAGE for one in state.findings.damage):
+        return state
+    try:
+        contents = consistent(fd, header, state.view, path, examine)
+    except DamagedError as error:
+        state.view.load(state.record.end, b"")
+        state.check_superblock(state.record)
+        if not state.findings.damage:
+            state.findings.add(str(error).removeprefix(f"{path}: "), "HDF5 structure", BROKEN)
+        return state
+    state.check(contents)
+    state.check_checkpoints(settle(fd, header, ReadView(fd), path))  # their slots are written over: the newest ones
+    return state
+
+
+def trial(fd: int, header: Header, path: str, record: Record, journal: bytes) -> State:
+    """Check, without full chunks, what a file would be with another record and with a journal laid over it."""
+    state = State(fd, header, path)
+    state.view.load(record.end, journal)
+    state.check(examined(state.view, header, record, path))
+    return state
 
 
 class State:
@@ -70,29 +109,18 @@ class State:
     def __init__(self, fd: int, header: Header, path: str) -> None:
         self.fd, self.header, self.path, self.findings = fd, header, path, Findings()
         self.view = ReadView(fd)
+        self.record: Record | None = None
         self.rows: Rows | None = None
         self.chunks: ChunkCheck | None = None
         self.episodes: list[EpisodeCheck] = []
-        region = RegionCheck(fd, header, self.findings)
-        self.record = region.record
-        if self.record is None or any(one.costs == SALVAGE for one in self.findings.damage):
-            return
-        try:
-            contents = consistent(fd, header, self.view, path, examine)
-        except DamagedError as error:
-            text = str(error).removeprefix(f"{path}: ")
-            if not self.findings.damage:
-                self.findings.add(text, "HDF5 structure", BROKEN)
-            return
-        self.record = contents.record
-        self.check(contents, self.record)
+        self.tails: list[Tail] = []
 
-    def check(self, contents: Contents, record: Record) -> None:
+    def check(self, contents: Contents) -> None:
         """Check what is not in full chunks."""
+        self.record = record = contents.record
         check_contents(contents, self.header)
         self.findings.damage += contents.findings.damage
         self.check_superblock(record)
-        self.check_checkpoints(record)
         if not set(EPISODE_COLUMNS) <= set(contents.episodes):
             return
         self.rows = Rows(self.header, self.path, self.view.read_at, max(MEMORY, least_memory(self.header)))
@@ -100,7 +128,8 @@ class State:
             return
         self.rows.restore(Snapshot(record, contents.chunks, self.table(contents), {}, contents.rewinds))
         if not record.in_fields:
-            for tail in self.rows.restore_open(record):
+            self.tails = self.rows.restore_open(record)
+            for tail in self.tails:
                 costs = "the run cannot be opened; repair gives these rows up"
                 self.findings.add("the tail fails its checksum", str(tail).rstrip(","), costs)
         self.chunks = ChunkCheck(self.rows, record, contents.chunks, self.findings)
@@ -123,25 +152,24 @@ class State:
     def check_superblock(self, record: Record) -> None:
         """The superblock must be whole, say where the file ends, and that nobody has it open."""
         data = self.view.read_at(0, 48)
-        end, check = struct.unpack_from("<Q", data, 28)[0], struct.unpack_from("<I", data, 44)[0]
+        end, check = struct.unpack_from("<QQI", data, 28)[::2]
         if superblock_check(data) != check:
-            self.findings.add("the checksum of the superblock differs", "byte 0", BROKEN)
+            self.findings.add("the checksum of the superblock differs", "byte 0", SHUT)
         elif end != record.end:
             what = f"the superblock says that the file ends at byte {end}, the record {record.end}"
-            self.findings.add(what, "byte 28", "other readers refuse the file; repair puts it right")
+            self.findings.add(what, "byte 28", SHUT)
         elif data[11]:
             self.findings.add("the superblock says that somebody has the file open", "byte 11", OPENS)
 
     def check_checkpoints(self, record: Record) -> None:
         """Each checkpoint must be whole, but for the oldest if a killed writer was writing over it."""
-        view, size = ReadView(self.fd), os.fstat(self.fd).st_size
-        slots = settle(self.fd, self.header, view, self.path).slots  # of the newest commit: they are written over
+        size, slots = os.fstat(self.fd).st_size, record.slots
         oldest = min((slot.id for slot in slots), default=0)
         for number, slot in enumerate(slots):
             if not slot.id:
                 continue
             try:
-                every(view.read_at, size, (slot,))
+                every(self.view.read_at, size, (slot,))
             except DamagedError as error:
                 if slot.id == oldest and len(slots) > 1 and not record.in_fields:
                     self.findings.notes.append(f"checkpoint {slot.id} was being written over, or is damaged")
@@ -156,7 +184,8 @@ class State:
         sizes = self.chunks.sweep(self.view.read_at, progress)
         for episodes in self.episodes:
             if episodes.sound:
-                episodes.check_rows()
+                known = [tail.start for tail in self.tails if tail.env == episodes.env]
+                episodes.check_rows(min(known, default=episodes.count))
         return sizes
 
     def moved(self) -> bool:

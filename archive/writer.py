@@ -6,6 +6,7 @@ reopening recovers.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -13,12 +14,15 @@ from typing import Any
 
 from .appender import Appender
 from .block import Block
+from .checkpoint import Checkpoint, every
 from .commit import Commits
-from .errors import StateError
+from .episodes import CHUNK
+from .errors import DamagedError, StateError
 from .guard import interrupts, quiet, register, unregister
 from .lock import WriterLock
 from .pictures import contact_sheet
 from .record import ENDED, Record
+from .returns import cut_short
 from .rewind import Rewind
 from .rows import Rows
 from .store import Store
@@ -80,6 +84,36 @@ class Writer(Appender):
             self.commits.forget_after(number)
             self.commits.write(sync=False)
             self.uncommitted = False
+
+    def give_up(self, start: Mapping[int, int]) -> None:
+        """Give up the rows of environments from row start[env] on, whose data is damaged; their episode ends there.
+
+        Checkpoints stay, but rewinding to those that knew of these rows would bring them back, and is refused.
+        """
+        rows, episodes = self.rows, self.rows.episodes
+        back_to = np.array([start.get(env, rows.rows[env]) for env in range(self.schema.envs)])
+        knew = [c.id for c in self.checkpoints() if (c.position["rows"] > back_to).any()]
+        latest = self.commits.latest
+        rewind = Rewind(min(knew, default=latest + 1), latest, rows.rows.tolist(), back_to.tolist())
+        with self.change:
+            self.store.write_block(f"meta/rewind_block_{len(rows.rewinds)}", Block.REWIND, rewind.to_json())
+            rows.rewinds.append(rewind)
+            before, kept = episodes.count, {name: episodes[name] for name in episodes.columns}
+            inside = kept["start"] < back_to[kept["env"]]
+            rows.episodes = cut_short(rows, {name: column[inside] for name, column in kept.items()}, back_to)
+            rows.episodes.dirty = set(range(-(-before // CHUNK)))
+            rows.states[list(start)] = ENDED
+            for name in rows.columns:
+                self.commits.changed(name, np.array(list(start)))
+            self.chunks.settle()
+            self.commits.write(sync=False)
+            self.uncommitted = False
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints that are whole, newest first; none if all are damaged."""
+        with contextlib.suppress(DamagedError):
+            return every(self.store.file.read_at, os.fstat(self.store.file.fd).st_size, self.commits.slots)
+        return []
 
     # --- leaving
 

@@ -16,6 +16,7 @@ LAYERS = """
 errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   copies   finding   lost   ranges
 text
 _core    _rows   _pool   _append   _file
+superblock
 background   block   casting   chunk   leaves   lock   workers
 options   payload   samplers
 schema
@@ -34,7 +35,7 @@ ahead
 replay   writer
 rebuilding   run
 opening   info   salvaging   verification
-branch
+branch   repairing
 __init__
 breakout
 __main__   demo
