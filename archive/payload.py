@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ MAGIC = b"RLAC"
 MOST_DEEP = 100  # dicts and lists in one another; more could not be read back
 MOST_MANIFEST = 64 << 20  # bytes
 KINDS = "biufcSU"
+MISFITS = (struct.error, ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -86,7 +88,7 @@ def unpack(data: bytes) -> dict[str, Any]:
         if not isinstance(values, dict):
             raise ValueError("expected a dict")
         return values
-    except (struct.error, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except MISFITS as error:
         raise DamagedError(f"checkpoint: {error}") from error
 
 
@@ -116,7 +118,10 @@ class Reader:
         if dtype.kind not in KINDS or min(shape, default=0) < 0:
             raise ValueError(f"an array of {dtype} and shape {shape}")
         count = int(np.prod(shape, dtype=object))
-        return np.frombuffer(self.take(count * dtype.itemsize), dtype).reshape(shape).copy()
+        array = np.frombuffer(self.take(count * dtype.itemsize), dtype).reshape(shape).copy()
+        if dtype.kind == "U" and (array.reshape(-1).view(dtype.str[0] + "u4") > sys.maxunicode).any():
+            raise ValueError("text of what are no characters")
+        return array
 
     def generator(self, body: Any) -> np.random.Generator:
         """Return a Generator; only numpy's own bit generators are made."""
