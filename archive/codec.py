@@ -23,6 +23,7 @@ LZ4_HEAD = struct.Struct(">QII")  # HDF5's lz4 framing: size, size of a block, b
 ERRORS: tuple[type[Exception], ...] = (
     cast(type[Exception], zlib_ng.error),
     zstandard.ZstdError,
+    lz4.block.LZ4BlockError,
     ValueError,
     RuntimeError,
     struct.error,

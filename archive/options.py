@@ -15,6 +15,7 @@ from .rule import Rule
 
 UNSET: Any = object()  # an argument that was not given
 EXTRAS = ("timestep", "episode", "remaining", "return_to_go")
+MOST = {"batch_size": 24, "n_step": 20, "stack": 17, "sequence_length": 20, "burn_in": 20}  # powers of two; others: 48
 LEAST = {
     "batch_size": 1,
     "capacity": 1,
@@ -66,8 +67,9 @@ class Options:
             optional = type(self).__dataclass_fields__[name].default is None
             if not (value is None and optional) and (not is_int(value) or value < low):
                 raise FieldError(f"{name} {value!r}: expected an integer >= {low}")
-            if value is not None and name != "seed" and value >= 1 << 48:
-                raise FieldError(f"{name} {value!r}: expected less than 2^48")
+            most = MOST.get(name, 48)
+            if value is not None and name != "seed" and value >= 1 << most:
+                raise FieldError(f"{name} {value!r}: expected less than 2^{most}")
         if self.seed >= 1 << 64:
             raise FieldError(f"seed {self.seed}: expected less than 2^64")
         for name, known in CHOICES.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ MOST_DEEP = 100  # dicts and lists in one another; more could not be read back
 LARGEST_POOL = 1024  # words of a seed sequence; numpy's own have 4
 MOST_MANIFEST = 64 << 20  # bytes
 KINDS = "biufcSU"
+MISFITS = (struct.error, ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -97,7 +99,7 @@ def unpack(data: bytes) -> dict[str, Any]:
         if not isinstance(values, dict):
             raise ValueError("expected a dict")
         return values
-    except (struct.error, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except MISFITS as error:
         raise DamagedError(f"checkpoint: {error}") from error
 
 
@@ -127,7 +129,10 @@ class Reader:
         if dtype.kind not in KINDS or min(shape, default=0) < 0:
             raise ValueError(f"an array of {dtype} and shape {shape}")
         count = int(np.prod(shape, dtype=object))
-        return np.frombuffer(self.take(count * dtype.itemsize), dtype).reshape(shape).copy()
+        array = np.frombuffer(self.take(count * dtype.itemsize), dtype).reshape(shape).copy()
+        if dtype.kind == "U" and (array.reshape(-1).view(dtype.str[0] + "u4") > sys.maxunicode).any():
+            raise ValueError("text of what are no characters")
+        return array
 
     def generator(self, body: Any) -> np.random.Generator:
         """Return a Generator."""

@@ -79,9 +79,9 @@ class Source:
             record = settle(self.file.fd, self.header, view, self.path)
             try:
                 return every(view.read_at, os.fstat(self.file.fd).st_size, record.slots)
-            except DamagedError:
+            except DamagedError as error:
                 if not self.moved(record):
-                    raise
+                    raise DamagedError(f"{self.path}: {error}") from error
         return []
 
     def close(self) -> None:

@@ -51,6 +51,12 @@ def leave(player, number):
     player.reopen(player.run.path)
 
 
+def again_and_again(verb, player):
+    """Do something until it fails."""
+    for number in range(1000):
+        verb(player, number)
+
+
 @pytest.mark.parametrize("envs", [0, 3], ids=["one environment", "three environments"])
 @pytest.mark.parametrize("verb", [commit, append, leave], ids=lambda verb: verb.__name__)
 def test_full_disk(disk, envs, verb):
@@ -64,8 +70,7 @@ def test_full_disk(disk, envs, verb):
     path = disk / "run.h5"
     player.create(path)
     with pytest.raises(archive.WriteError) as caught:
-        for number in range(1000):
-            verb(player, number)
+        again_and_again(verb, player)
     assert caught.value.errno == errno.ENOSPC
     assert str(path) in str(caught.value)
     player.run.close()

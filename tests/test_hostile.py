@@ -137,7 +137,7 @@ def expect(examiner, watch, path, message, before):
         assert re.search(message, why), why
         assert why.isprintable(), why
         assert len(why) < 1000
-        assert path.name in why or "checkpoint" in why
+        assert path.name in why
     assert "open" not in refused or "append" in refused
 
 
