@@ -146,7 +146,7 @@ def parse(handle: h5py.File, header: Header, record: Record, path: str) -> Snaps
         dataset = handle[f"episodes/{name}"]
         if dataset.shape[0] < record.episodes:
             raise DamagedError(f"{path}: {record.episodes} episodes committed, column {name!r} has {dataset.shape[0]}")
-        episodes[name] = dataset[: record.episodes].astype(dtype)
+        episodes[name] = dataset[: record.episodes].astype(dtype, copy=False)
     texts = {k.removesuffix("_json"): json.loads(handle[f"meta/{k}"][0]) for k in handle["meta"] if k.endswith("_json")}
     return Snapshot(record, chunks, episodes, texts, read_rewinds(handle, path))
 
