@@ -26,7 +26,7 @@ test: place-debug
 test-slow: place-debug
 	@$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
 
-# A writer that is killed again and again, a live reader, a sampler: for SOAK seconds, 20 minutes.
+# A writer that is killed again and again, a live reader and a sampler beside each other, for 20 minutes.
 soak: place-release
 	@$(BIN)/python tests/soak.py $(SOAK)
 

@@ -47,13 +47,18 @@ cdef class Segments:
 
     def find(self, const int64_t[::1] env not None, const int64_t[::1] row not None, int64_t[::1] out not None):
         """Write the segment that row[i] of env[i] lies in or behind, -1 where there is none."""
-        cdef Py_ssize_t i
-        cdef int64_t k
+        cdef Py_ssize_t i = 0, j, count
+        cdef int64_t[TOGETHER] base, size, found
         same_length(row.shape[0], env.shape[0], out.shape[0])
         with nogil:
-            for i in range(row.shape[0]):
-                k = last_at_most(self.start, self.base[env[i]], self.size[env[i]], row[i])
-                out[i] = self.base[env[i]] + k if k >= 0 else -1
+            while i < row.shape[0]:
+                count = min(TOGETHER, row.shape[0] - i)
+                for j in range(count):
+                    base[j], size[j] = self.base[env[i + j]], self.size[env[i + j]]
+                last_at_most_many(self.start, base, size, &row[i], found, count)
+                for j in range(count):
+                    out[i + j] = base[j] + found[j] if found[j] >= 0 else -1
+                i += TOGETHER
 
     def places(self, const int64_t[::1] segment not None, const int64_t[::1] env not None,
                const int64_t[::1] row not None, int64_t[:, ::1] out not None):
@@ -72,18 +77,25 @@ cdef class Segments:
 
         until[e]: valid starts of environments 0 .. e; skip[e]: those of e older than the capacity.
         """
-        cdef Py_ssize_t i
-        cdef int64_t e, rest, s
+        cdef Py_ssize_t i = 0, j, count
+        cdef int64_t e, s
+        cdef int64_t[TOGETHER] env, base, size, rest, found
         same_length(rank.shape[0], out.shape[1], ids.shape[0])
         same_length(self.base.shape[0], until.shape[0], skip.shape[0])
         same_length(PARTS, out.shape[0], PARTS)
         with nogil:
-            for i in range(rank.shape[0]):
-                e = last_at_most(until, 0, until.shape[0], rank[i]) + 1
-                rest = rank[i] - (until[e - 1] if e else 0) + skip[e]
-                s = self.base[e] + last_at_most(self.before, self.base[e], self.size[e], rest)
-                self.place(s, e, self.start[s] + (rest - self.before[s]) * self.stride, out, i)
-                ids[i] = out[ENV, i] << 32 | out[ROW, i]
+            while i < rank.shape[0]:
+                count = min(TOGETHER, rank.shape[0] - i)
+                for j in range(count):
+                    e = env[j] = last_at_most(until, 0, until.shape[0], rank[i + j]) + 1
+                    rest[j] = rank[i + j] - (until[e - 1] if e else 0) + skip[e]
+                    base[j], size[j] = self.base[e], self.size[e]
+                last_at_most_many(self.before, base, size, rest, found, count)
+                for j in range(count):
+                    s = base[j] + found[j]
+                    self.place(s, env[j], self.start[s] + (rest[j] - self.before[s]) * self.stride, out, i + j)
+                    ids[i + j] = out[ENV, i + j] << 32 | out[ROW, i + j]
+                i += TOGETHER
 
     def pick_leaves(self, const int64_t[::1] leaf not None, const int64_t[::1] transitions not None, int64_t capacity,
                     int64_t[:, ::1] out not None, int64_t[::1] ids not None):

@@ -69,6 +69,13 @@ class Segments:
         return segments
 
 
+def with_room(column: Array, count: int) -> Array:
+    """Return the first `count` entries with room for as many more, whose memory is not touched before it is used."""
+    result = np.zeros(count + max(64, count), column.dtype)
+    result[:count] = column[:count]
+    return result
+
+
 class Episodes:
     """The table of episodes and where each environment is in it.
 
@@ -85,7 +92,7 @@ class Episodes:
         self.current = np.full(envs, -1, np.int64)
         self.segments = Segments(envs)
         if columns is not None:
-            self.columns = {name: np.array(columns[name], dtype) for name, dtype in dtypes.items()}
+            self.columns = {name: np.asarray(columns[name], dtype) for name, dtype in dtypes.items()}
             self.cut(len(self.columns["env"]))
 
     def __getitem__(self, name: str) -> Array:
@@ -109,7 +116,7 @@ class Episodes:
             first += int(self.columns["length"][self.current[env]])
             self.dirty.add(int(self.current[env]) // CHUNK)  # it may have grown since the last commit
         if self.count == len(self.columns["env"]):
-            self.columns = {name: np.concatenate([a, np.zeros_like(a)]) for name, a in self.columns.items()}
+            self.columns = {name: with_room(column, self.count) for name, column in self.columns.items()}
         values = {"env": env, "start": start, "seed": -1, "final": True, **given}
         for name, column in self.columns.items():
             column[self.count] = values.get(name, column.dtype.type())
@@ -158,8 +165,7 @@ class Episodes:
 
     def cut(self, count: int) -> None:
         """Keep the first `count` episodes and sort them anew."""
-        columns = {name: column[:count] for name, column in self.columns.items()}
-        self.columns = {name: np.concatenate([c, np.zeros(max(64, count), c.dtype)]) for name, c in columns.items()}
+        self.columns = {name: with_room(column, count) for name, column in self.columns.items()}
         self.dirty.update(range(count // CHUNK, -(-self.count // CHUNK)))
         self.count = count
         self.segments = Segments.of(self["env"], self["start"], self["length"], self.envs)

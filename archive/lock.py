@@ -32,7 +32,8 @@ def boot_id() -> str:
 class WriterLock:
     """Hold the right to write a run, from construction to `release`.
 
-    A lock whose process is gone is taken over. One from another host is refused, since its process cannot be seen.
+    A lock whose process is gone is taken over. One from another host is refused, since its process cannot be seen; the
+    boot id tells a host of another name from another machine.
     """
 
     def __init__(self, run: Path) -> None:
@@ -60,12 +61,14 @@ class WriterLock:
         except FileNotFoundError:
             return False
         owner = read_owner(fd)
-        if owner.get("host", socket.gethostname()) != socket.gethostname():
+        here, boot = socket.gethostname(), boot_id()
+        same_machine = bool(boot) and owner.get("boot") == boot  # under another name, as in a container
+        if owner.get("host", here) != here and not same_machine:
             raise LockedError(
                 f"{run} is locked by process {owner.get('pid')} on host {owner['host']}, which cannot be seen from "
                 f"here; if that process has ended, delete {self.path}"
             )
-        text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id()}).encode()
+        text = json.dumps({"pid": os.getpid(), "host": here, "boot": boot}).encode()
         os.ftruncate(fd, 0)
         os.lseek(fd, 0, os.SEEK_SET)
         os.write(fd, text)

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from .appender import Appender
 from .block import Block
 from .checkpoint import Checkpoint, every

@@ -1,252 +1,211 @@
-"""Twenty minutes of everything at once: a writer that is killed again and again, a live reader, a sampler.
+"""Everything beside each other for minutes: a writer that is killed again and again, a live reader, a sampler.
 
-`make soak [SOAK=seconds]`. Row n of every file is known from n alone, so reader and sampler check what they see. The
-writer begins a new file now and then; the others follow. At the end: what was checked, how memory grew, how much of a
-file is not rows. Exit status 1 if anything was wrong.
+    soak.py [SECONDS]
+
+The writer appends, commits, makes checkpoints and closes at random, and is killed every few seconds; whoever comes
+after it must find every row it had committed. The reader looks again all the time, the sampler draws at full speed.
+Every row that anybody reads is checked. Prints a table; exit status 1 if anything was wrong or memory grew.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
+import os
 import random
+import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from test_processes import BUDGET, append, check_batch, check_reader, create
 
 import archive
 
-SPAWN = multiprocessing.get_context("spawn")
-STEPS = 200  # of an episode, which has one row more
-ROWS_OF_A_FILE = 60_000
-MOST_FILES = 10_000
-PATTERNS = np.random.default_rng(0).integers(0, 4, (64, 84, 84), np.uint8)
-SCHEMA = archive.Schema(
-    steps={"observation": archive.Field("uint8", (84, 84)), "action": archive.Field("int64")},
-)
-MOST_GROWTH = 20.0  # MB an hour of a process that runs through: noise of the allocator, not a leak
-MOST_OVERHEAD = 0.10  # of a file of 60,000 compressed rows
+PACE = 400  # rows a second, so that the file stays small
+MOST_GROWTH = 1.0  # MB a minute in the second half; lists of episodes and chunks take 0.1
+JUDGED = 300  # seconds from which on growth counts: before, caches fill
+spawning = multiprocessing.get_context("spawn")
 
 
-def frame(row: int) -> np.ndarray[Any, Any]:
-    """Return the observation of a row: its number in the first eight bytes, then a pattern."""
-    made = PATTERNS[row % len(PATTERNS)].copy()
-    made.reshape(-1)[:8] = np.frombuffer(np.int64(row).tobytes(), np.uint8)
-    return made
-
-
-def number(frames: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the numbers that frames (B, 84, 84) carry."""
-    return np.ascontiguousarray(frames.reshape(len(frames), -1)[:, :8]).view(np.int64)[:, 0]
-
-
-@dataclass
 class Shared:
-    """What the processes know of each other; without locks, which a killed process would keep."""
+    """What the processes tell each other. Raw: a process that is killed can hold no lock."""
 
-    folder: Path
-    file: Any = field(default_factory=lambda: SPAWN.RawValue("q", 0))
-    committed: Any = field(default_factory=lambda: SPAWN.RawArray("q", MOST_FILES))
-    checked: Any = field(default_factory=lambda: SPAWN.RawArray("q", 2))
+    def __init__(self) -> None:
+        names = ("committed", "checkpoints", "commits", "opened", "polls", "batches", "stop")
+        self.values = {name: spawning.RawValue("q", 0) for name in names}
 
-    def path(self, at: int) -> Path:
-        """Return where file number `at` is."""
-        return self.folder / f"{at}.h5"
+    def __getitem__(self, name: str) -> int:
+        return int(self.values[name].value)
+
+    def __setitem__(self, name: str, value: int) -> None:
+        self.values[name].value = value
 
 
-def write(shared: Shared, seed: int) -> None:
-    """Record until killed; now and then close a full file and begin the next."""
-    choice = random.Random(seed)
+# --- the three processes
+
+
+def write(path: Path, shared: Shared, life: int) -> None:
+    """Go on with the run, and never stop."""
+    choice = random.Random(life)
+    run = archive.open(path, "a", commit_every=None, memory=BUDGET) if path.exists() else create(path)
+    check_recovered(run, shared)
+    begun, rows = time.monotonic(), run.num_rows
+    first = rows
     while True:
-        at = shared.file.value
-        with archive.open(shared.path(at), "a", SCHEMA, commit_every=None, memory="32 MiB") as run:
-            while run.num_rows < ROWS_OF_A_FILE:
-                for _ in range(choice.randint(1, 600)):
-                    append(run)
-                if choice.random() < 0.1:
-                    run.checkpoint(blob=bytes(choice.randint(0, 300_000)), row=run.num_rows)
-                else:
-                    run.commit()
-                shared.committed[at] = run.num_rows
-                if choice.random() < 0.02:
-                    break  # a clean close in the middle
-                time.sleep(0.02)
-            full = run.num_rows >= ROWS_OF_A_FILE
-        if full:
-            shared.file.value = at + 1
-            shared.path(at - 1).unlink(missing_ok=True)
+        append(run, rows, count := choice.choice([1, 1, 3, 17, 100]))
+        rows += count
+        if (kind := choice.random()) < 0.01:
+            run.close()
+            run = archive.open(path, "a", commit_every=None, memory=BUDGET)
+        elif kind < 0.05:
+            run.checkpoint(rows=rows, blob=blob_of(rows))
+            shared["checkpoints"] += 1
+        else:
+            run.commit(sync=life % 5 == 4 and kind < 0.1)
+        shared["committed"], shared["commits"] = rows, shared["commits"] + 1
+        time.sleep(max(0.0, begun + (rows - first) / PACE - time.monotonic()))
 
 
-def append(run: archive.Run) -> None:
-    """Append the row that comes next."""
-    row = run.num_rows
-    place = row % (STEPS + 1)
-    if place == 0:
-        run.reset(frame(row))
-    else:
-        run.step(row - 1, frame(row), float(place), place == STEPS, False)
+def blob_of(rows: int) -> bytes:
+    """Return the blob of the checkpoint at so many rows: up to 3 MB."""
+    return np.random.default_rng(rows).bytes(rows * 7919 % 3_000_000)
 
 
-def read(shared: Shared) -> None:
-    """Poll the newest file: never a wrong row, never fewer rows than were committed before the poll."""
-    choice, at, run = np.random.default_rng(1), -1, None
-    while True:
-        known = shared.file.value, shared.committed[shared.file.value]
-        if not known[1]:
-            continue
-        if known[0] != at or choice.random() < 0.01:
-            at, run = known[0], follow(shared, known[0], run)
-            continue
-        assert run is not None
+def check_recovered(run: archive.Run, shared: Shared) -> None:
+    """Check what a killed writer has left."""
+    check_reader(run, shared["committed"], 0, random.Random(0))
+    for kept in run.checkpoints():
+        assert kept["blob"] == blob_of(kept["rows"])
+        assert kept["rows"] <= run.num_rows
+    assert run.checkpoints() or not shared["checkpoints"]
+    shared["opened"] += 1
+
+
+def read(path: Path, shared: Shared) -> None:
+    """Look at the run again and again."""
+    choice, seen = random.Random(1), 0
+    run = archive.open(path, memory=BUDGET)
+    while not shared["stop"]:
+        least = shared["committed"]
         run.refresh()
-        assert run.num_rows >= known[1], f"file {at}: {run.num_rows} rows, {known[1]} were committed"
-        rows = np.concatenate(
-            [choice.integers(run.num_rows, size=20), np.arange(max(run.num_rows - 20, 0), run.num_rows)]
-        )
-        for row in rows.tolist():
-            assert np.array_equal(run["observation"][row], frame(row)), f"file {at}: row {row}"
-        known_rows = rows[(rows + 1 < run.num_rows) & (rows % (STEPS + 1) != STEPS)]
-        assert np.array_equal(run["action"][known_rows], known_rows), f"file {at}: actions"
-        shared.checked[0] += len(rows)
+        seen = check_reader(run, least, seen, choice)
+        shared["polls"] += 1
+    run.close()
 
 
-def follow(shared: Shared, at: int, run: archive.Run | None) -> archive.Run | None:
-    """Open file number `at` instead of another one; None if it is gone already."""
-    if run is not None:
-        run.close()
+def sample(path: Path, shared: Shared) -> None:
+    """Draw batches at full speed."""
+    with archive.open(path, memory=BUDGET) as run:
+        replay = run.replay(batch_size=32, sampler=archive.Prioritized(), capacity=20_000)
+        while not shared["stop"]:
+            if shared["batches"] % 200 == 0:
+                run.refresh()
+            batch = replay.sample()
+            check_batch(batch)
+            replay.update_priorities(batch.index, batch.reward % 7)
+            shared["batches"] += 1
+
+
+# --- the one that watches
+
+
+def memory_of(process: Any) -> float:
+    """Return the resident memory of a process in MB."""
     try:
-        return archive.open(shared.path(at), memory="32 MiB")
-    except archive.MissingRunError:
-        return None
+        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return float("nan")
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def sample(shared: Shared) -> None:
-    """Draw prioritised stacks at full speed from the newest file, and look at every one."""
-    at, run, choice = -1, None, np.random.default_rng(2)
-    while True:
-        if shared.file.value != at and shared.committed[shared.file.value] > STEPS:
-            at = shared.file.value
-            run = follow(shared, at, run)
-            if run is not None:
-                replay = run.replay(batch_size=32, stack=4, capacity=30_000, sampler=archive.Prioritized())
-        if run is None:
-            continue
-        for _ in range(50):
-            look_at(replay.sample(), at, choice)
-        replay.update_priorities(replay.draw()[0], choice.random(32))
-        run.refresh()
-        shared.checked[1] += 50 * 32
+def slope(samples: list[tuple[float, float]]) -> float:
+    """Return MB a minute in the second half of what was seen."""
+    table = np.array([s for s in samples if np.isfinite(s[1])])[len(samples) // 2 :]
+    return float(np.polyfit(table[:, 0], table[:, 1], 1)[0] * 60) if len(table) > 2 else 0.0
 
 
-def look_at(batch: archive.Batch, at: int, choice: np.random.Generator) -> None:
-    """Compare a batch with the rows that it says it holds."""
-    assert np.array_equal(number(batch.observation[:, -1]), batch.index), f"file {at}: observations"
-    assert np.array_equal(number(batch.next_observation[:, -1]), batch.index + 1), f"file {at}: next observations"
-    assert np.array_equal(batch.reward, batch.index % (STEPS + 1) + 1), f"file {at}: rewards"
-    item = int(choice.integers(len(batch)))
-    row = int(batch.index[item])
-    for k in range(4):
-        there = row % (STEPS + 1) >= 3 - k
-        expected = frame(row - 3 + k) if there else np.zeros((84, 84), np.uint8)
-        assert np.array_equal(batch.observation[item, k], expected), f"file {at}: frame {k} of row {row}"
+class Soak:
+    """The processes, and what was seen of them."""
 
+    def __init__(self, path: Path) -> None:
+        self.path, self.shared, self.life, self.failures = path, Shared(), 0, list[str]()
+        self.writer = self.start(write, 0)
+        while not self.shared["committed"] and self.writer.is_alive():
+            time.sleep(0.01)
+        self.watched = {"reader": self.start(read), "sampler": self.start(sample)}
+        self.seen: dict[str, list[tuple[float, float]]] = {name: [] for name in self.watched}
 
-def resident(pid: int | None) -> float:
-    """Return the memory of a process in MB."""
-    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS")) / 1000
-
-
-def growth(seconds: list[float], memory: list[float]) -> float:
-    """Return the slope of memory, MB an hour, after the first quarter."""
-    late = len(seconds) // 4
-    return float(np.polyfit(seconds[late:], memory[late:], 1)[0] * 3600) if len(seconds) > 8 else 0.0
-
-
-def overhead(path: Path) -> float:
-    """Return how much of a file is not rows, as a share of the rows."""
-    with h5py.File(path) as file:
-        rows = sum(file[f"steps/{name}"].id.get_storage_size() for name in file["steps"])
-    return path.stat().st_size / rows - 1
-
-
-def soak(seconds: float, folder: Path) -> dict[str, Any]:
-    """Run everything for so long; return what was found."""
-    shared, began, seed = Shared(folder), time.monotonic(), 0
-    roles = {
-        "reader": SPAWN.Process(target=read, args=(shared,)),
-        "sampler": SPAWN.Process(target=sample, args=(shared,)),
-    }
-    for process in roles.values():
+    def start(self, work: Any, *more: Any) -> Any:
+        process = spawning.Process(target=work, args=(self.path, self.shared, *more))
         process.start()
-    clocks: list[float] = []
-    memory: dict[str, list[float]] = {name: [] for name in (*roles, "writer")}
-    choice, kills, alive = random.Random(0), 0, True
-    while alive and time.monotonic() < began + seconds:
-        seed += 1
-        writer = SPAWN.Process(target=write, args=(shared, seed))
-        writer.start()
-        life = time.monotonic() + choice.uniform(1.5, 12.0)
-        while alive and time.monotonic() < min(life, began + seconds):
-            time.sleep(choice.uniform(0.3, 0.7))
-            alive = writer.is_alive() and all(process.is_alive() for process in roles.values())
-            clocks.append(time.monotonic() - began)
-            for name, process in {**roles, "writer": writer}.items():
-                memory[name].append(resident(process.pid) if process.is_alive() else 0.0)
-        kills += writer.is_alive()
-        writer.kill()
-        writer.join()
-    for process in roles.values():
-        process.kill()
-        process.join()
-    files = [path for path in sorted(folder.glob("*.h5")) if path.name != f"{shared.file.value}.h5"]
-    return {
-        "seconds": round(time.monotonic() - began),
-        "alive": alive,
-        "kills": kills,
-        "files": shared.file.value + 1,
-        "rows committed": sum(shared.committed),
-        "rows read": shared.checked[0],
-        "transitions drawn": shared.checked[1],
-        "memory, MB": {name: round(values[-1]) for name, values in memory.items()},
-        "growth, MB an hour": {name: round(growth(clocks, memory[name]), 1) for name in roles},
-        "overhead": round(max((overhead(path) for path in files), default=0.0), 4),
-        "last file": state_of(shared.path(shared.file.value), shared.committed[shared.file.value]),
-    }
+        return process
+
+    def watch(self, seconds: float) -> None:
+        """Look at everybody four times a second, and kill the writer every few seconds."""
+        choice, begun = random.Random(2), time.monotonic()
+        next_kill = begun + 2
+        while (now := time.monotonic()) < begun + seconds and not self.failures:
+            time.sleep(0.25)
+            for name, process in self.watched.items():
+                self.seen[name].append((now - begun, memory_of(process)))
+                self.require(process.is_alive(), f"the {name} has ended")
+            self.require(self.writer.is_alive(), "the writer has ended")
+            if now > next_kill:
+                self.kill()
+                self.life += 1
+                self.writer = self.start(write, self.life)
+                next_kill = now + choice.uniform(0.3, 8)
+
+    def require(self, good: bool, message: str) -> None:
+        if not good:
+            self.failures.append(message)
+
+    def kill(self) -> None:
+        os.kill(self.writer.pid, signal.SIGKILL)
+        self.writer.join()
+        self.require(self.writer.exitcode == -signal.SIGKILL, "the writer had ended")
+
+    def finish(self) -> dict[str, str]:
+        """Stop everybody, check the file once more from its first row to its last, and return what to print."""
+        self.shared["stop"] = 1
+        for name, process in self.watched.items():
+            process.join()
+            self.require(process.exitcode == 0, f"the {name} has failed")
+        self.kill()
+        archive.open(self.path, "a", memory=BUDGET).close()
+        with archive.open(self.path, memory=BUDGET) as run:
+            rows = check_reader(run, self.shared["committed"], 0, random.Random(3))
+            np.testing.assert_array_equal(run["action"][:], np.arange(rows))
+            stored = sum(int(column.size.sum()) for column in run._rows.columns.values())
+            slots = sum(slot.chunks << 20 for slot in run._file.record.slots)
+        size = self.path.stat().st_size
+        table = {name: str(self.shared[name]) for name in ("commits", "checkpoints", "polls", "batches")}
+        table |= {"kills": str(self.life + 1), "rows": str(rows), "file": f"{size / 1e6:.1f} MB"}
+        table["beside rows and checkpoint slots"] = f"{100 * (size - stored - slots) / size:.2f} %"
+        for name, samples in self.seen.items():
+            grown = slope(samples)
+            judged = samples[-1][0] > 0.9 * JUDGED
+            self.require(grown < MOST_GROWTH or not judged, f"the {name} grows by {grown:.2f} MB a minute")
+            table[f"{name}: memory, growth"] = f"{samples[-2][1]:.0f} MB, {grown:+.2f} MB a minute"
+        return table | {"wrong": ", ".join(self.failures) or "nothing"}
 
 
-def state_of(path: Path, committed: int) -> str:
-    """Say whether the file that was killed last holds all that was committed, row by row."""
-    with archive.open(path) as run:
-        rows = run.num_rows
-        right = all(np.array_equal(run["observation"][row], frame(row)) for row in range(rows))
-    return "right" if right and rows >= committed else f"{rows} rows, {committed} committed, {right=}"
-
-
-def good(found: dict[str, Any]) -> bool:
-    """Tell whether a soak found nothing wrong; growth means something only after some minutes."""
-    steady = found["seconds"] < 300 or max(found["growth, MB an hour"].values()) < MOST_GROWTH
-    return found["alive"] and found["last file"] == "right" and found["overhead"] < MOST_OVERHEAD and steady
-
-
-def main(seconds: float) -> int:
-    """Soak, print a table, return the exit status."""
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1200.0
     with tempfile.TemporaryDirectory() as folder:
-        found = soak(seconds, Path(folder))
-    table = Table("what", "found", title="soak")
-    for name, value in found.items():
-        table.add_row(name, json.dumps(value))
-    Console().print(table)
-    return 0 if good(found) else 1
+        soak = Soak(Path(folder) / "run.h5")
+        soak.watch(seconds)
+        table = Table(title=f"soak of {seconds:.0f} s", show_header=False)
+        for row in soak.finish().items():
+            table.add_row(*row)
+        Console().print(table)
+        sys.exit(bool(soak.failures))
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 1200.0))
+    main()

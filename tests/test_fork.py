@@ -256,6 +256,32 @@ def test_a_damaged_chunk_is_not_copied(path: Path) -> None:
     assert sorted(p.name for p in path.parent.iterdir()) == ["run.h5"]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_fork_that_is_broken_off_leaves_nothing(path: Path, error: type[BaseException]) -> None:
+    def progress(done: int, total: int) -> None:
+        assert 0 < done <= total
+        if done == 2:
+            raise error
+
+    with archive.create(path, schema()) as run:
+        record(run, range(1, 3))
+    with pytest.raises(error):
+        archive.fork(path, path.with_name("fork.h5"), progress=progress)
+    assert sorted(p.name for p in path.parent.iterdir()) == ["run.h5"]
+
+
+def test_a_synced_run_has_synced_forks(path: Path) -> None:
+    """Once synced, always synced: no commit of the fork may undo another in a power cut."""
+    for sync in (False, True):
+        out = path.with_name(f"{sync}.h5")
+        with archive.create(path.with_name(f"run{sync}.h5"), schema()) as run:
+            record(run, range(1, 2))
+            run.commit(sync=sync)
+            archive.fork(run.path, out)
+        with archive.open(out) as fork:
+            assert fork._file.record.synced == sync
+
+
 KILLED = """
 import os, signal, sys
 import archive

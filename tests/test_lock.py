@@ -14,6 +14,7 @@ import pytest
 from faults import Diary, Player, differences, schema
 
 import archive
+from archive.lock import boot_id
 
 WRITER = """
 import sys, archive, leave_child
@@ -155,6 +156,16 @@ def test_lock_of_another_host(path):
         assert reader.num_rows == 12
     lock_of(path).unlink()
     archive.open(path, "a").close()
+
+
+@pytest.mark.skipif(not boot_id(), reason="the system tells no boot id")
+def test_lock_of_this_machine_under_another_name(path):
+    """A container that was killed had a host name of its own: the system's lock has gone with its process."""
+    lock_of(path).write_text(json.dumps({"pid": 77, "host": "elsewhere", "boot": boot_id()}))
+    with archive.open(path, "a") as run:
+        assert json.loads(lock_of(path).read_text())["host"] == socket.gethostname()
+        assert run.num_rows == 12
+    assert not lock_of(path).exists()
 
 
 def test_lock_is_gone_after_a_refused_opening(tmp_path, path):
