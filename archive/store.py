@@ -276,10 +276,7 @@ class Store:
 
     def write_at(self, offset: int, data: Any) -> None:
         """Write in place where no committed record looks yet."""
-        try:
-            self.file.write_at(offset, data)
-        except OSError as error:
-            raise WriteError(error.errno, f"{self.path}: {error.strerror}; reopen the run to go on") from error
+        self.do(self.file.write_at, offset, data)
 
     def trim(self) -> None:
         """Cut the file at its committed end: the last journal has been applied."""
@@ -287,8 +284,12 @@ class Store:
 
     def check(self) -> None:
         """Raise WriteError if HDF5 met a failed read or write."""
+        self.do(self.file.check)
+
+    def do(self, work: Callable[..., object], *arguments: Any) -> None:
+        """Have the file do something, or raise WriteError."""
         try:
-            self.file.check()
+            work(*arguments)
         except OSError as error:
             raise WriteError(error.errno, f"{self.path}: {error.strerror}; reopen the run to go on") from error
 
