@@ -11,7 +11,7 @@ import numpy as np
 from . import payload
 from .errors import DamagedError
 from .record import Slot
-from .store import read_payload
+from .slots import read_payload
 
 
 @dataclass(frozen=True, eq=False)

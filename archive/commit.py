@@ -18,6 +18,7 @@ from .casting import is_int
 from .errors import FieldError, WriteError
 from .record import MAX_SLOTS, Record, Slot
 from .rows import Rows, tail_position
+from .slots import write_payload
 from .store import Store
 
 Array = np.ndarray[Any, Any]
@@ -130,7 +131,7 @@ class Commits:
         """Commit together with what `packed` made, in the slot of the oldest of `keep` checkpoints."""
         slots = list(self.slots) + [Slot()] * (max(keep, 2) - len(self.slots))
         oldest = min(range(len(slots)), key=lambda k: slots[k].id)
-        slots[oldest] = self.store.write_payload(oldest, number or self.latest + 1, data)
+        slots[oldest] = write_payload(self.store, oldest, number or self.latest + 1, data)
         kept = sorted(s.id for s in slots)[-max(keep, 2) :]  # two at least: should the newest one be damaged
         self.write(sync, tuple(s if s.id in kept else replace(s, id=0) for s in slots))
 

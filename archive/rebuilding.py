@@ -21,7 +21,8 @@ from .rows import Rows
 from .scan import Found
 from .schema import is_observation
 from .segments import episodes_of
-from .store import Store, read_payload
+from .slots import read_payload, write_payload
+from .store import Store
 from .writer import Writer
 
 Array = np.ndarray[Any, Any]
@@ -190,7 +191,7 @@ class Rebuilding:
                 values = payload.unpack(data)
                 values["run"]["run_id"] = f"{self.header.run_id} before it was salvaged"
                 data = payload.pack(values)
-            slots.append(self.store.write_payload(number, slot.id, data))
+            slots.append(write_payload(self.store, number, slot.id, data))
         while 0 < len(slots) < 2:
             slots.append(Slot())
         self.writer.commits.slots = tuple(replace(slot) for slot in slots)

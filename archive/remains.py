@@ -22,8 +22,8 @@ from .rewind import Rewind
 from .rows import tail_position
 from .scan import Found, Read, newest, positions, scan, whole_chunks
 from .schema import EPISODE_COLUMNS, is_observation
+from .slots import read_payload
 from .snapshot import consistent, entries, read_journal, read_record
-from .store import read_payload
 
 Array = np.ndarray[Any, Any]
 Key = tuple[int, int, int]  # field, environment, first row of a chunk

@@ -8,13 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import h5py
 import numpy as np
-from zlib_ng.zlib_ng import crc32
 
 from ._file import JournaledFile
 from .block import Block
@@ -27,13 +25,12 @@ from .errors import ArchiveError, DamagedError, SchemaError, WriteError
 from .guard import lock, quiet
 from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
-from .record import Region, Slot
+from .record import Region
 from .schema import Schema
 from .text import MOST_TEXT
 
 LIBVER = ("v110", "v110")
 FOREIGN = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)  # what a strange file may cause
-SLOT_CHUNK = 1 << 20
 
 
 class Calls:
@@ -243,30 +240,6 @@ class Store:
             data = Block(kind, {"run_id": self.header.run_id, **values}).pack()
             contiguous(self.handle, name, len(data))[:] = np.frombuffer(data, np.uint8)
 
-    # --- checkpoints
-
-    def write_payload(self, number: int, checkpoint: int, payload: bytes) -> Slot:
-        """Write a payload in place into slot `number`, which no committed record relies on; return what is there."""
-        offsets = self.slot_offsets(number, -(-len(payload) // (SLOT_CHUNK - 8)))  # the list takes 8 bytes of each
-        image = struct.pack(f"<{len(offsets)}Q", *offsets) + payload
-        for at, offset in enumerate(offsets):
-            self.write_at(offset, image[at * SLOT_CHUNK : (at + 1) * SLOT_CHUNK])
-        return Slot(checkpoint, offsets[0], len(offsets), len(payload), crc32(payload))
-
-    def slot_offsets(self, number: int, chunks: int) -> list[int]:
-        """Return where the chunks of a slot are, adding those it lacks to have `chunks`."""
-        with self.hdf5():
-            name = f"checkpoints/slot{number}"
-            if name not in self.handle:
-                self.handle.create_dataset(name, (0,), "u1", chunks=(SLOT_CHUNK,), maxshape=(None,))
-            dataset = self.handle[name]
-            have = dataset.shape[0] // SLOT_CHUNK
-            if have < chunks:
-                dataset.id.set_extent((chunks * SLOT_CHUNK,))
-                for k in range(have, chunks):
-                    dataset.id.write_direct_chunk((k * SLOT_CHUNK,), bytes(SLOT_CHUNK))
-            return [dataset.id.get_chunk_info_by_coord((k * SLOT_CHUNK,)).byte_offset for k in range(max(have, chunks))]
-
     # --- the file
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -318,16 +291,3 @@ class Store:
                     self.handle.close()
             self.handle = None  # its identifiers must go inside `quiet`
             self.file.release()
-
-
-def read_payload(read: Callable[[int, int], bytes], size: int, slot: Slot) -> bytes:
-    """Return the payload of a checkpoint slot in a file of `size` bytes, or raise DamagedError."""
-    room = slot.chunks * (SLOT_CHUNK - 8)
-    if slot.length <= room and slot.chunks * SLOT_CHUNK <= size and slot.offset <= size:
-        offsets = struct.unpack(f"<{slot.chunks}Q", read(slot.offset, 8 * slot.chunks))
-        if all(0 < offset < size for offset in offsets):
-            image = b"".join(read(offset, SLOT_CHUNK) for offset in offsets)
-            payload = image[8 * slot.chunks :][: slot.length]
-            if crc32(payload) == slot.check:
-                return payload
-    raise DamagedError(f"checkpoint {slot.id} is damaged")

@@ -42,6 +42,7 @@ from kill_child import PHASES, Orders
 import archive
 import archive.chunks
 import archive.episodes
+import archive.slots
 import archive.store
 from archive.header import Header
 from archive.snapshot import read_record, recover
@@ -63,7 +64,7 @@ def shrink(patch):
     """
     patch.setattr(archive.episodes, "CHUNK", 4)
     patch.setattr(archive.store, "EPISODE_CHUNK", 4)
-    patch.setattr(archive.store, "SLOT_CHUNK", 1 << 14)
+    patch.setattr(archive.slots, "SLOT_CHUNK", 1 << 14)
     patch.setattr(os, "fsync", lambda fd: None)
 
 

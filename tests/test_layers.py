@@ -24,6 +24,7 @@ spaces   datasets   episodes   intake   layout   objects
 header
 bounds
 budget   column   snapshot   store
+slots
 checkpoint   contents   loader   region_check   scan   window
 rows
 chunk_check   remains   returns
@@ -45,7 +46,7 @@ UPWARD = {("schema", "spaces"), ("run", "opening")}  # imported when called: Sch
 DOORS = {  # library: the modules that may import it
     "h5py": {"contents", "datasets", "store", "snapshot", "guard", "objects"},
     "hdf5plugin": {"datasets"},
-    "zlib_ng": {"codec", "chunk", "chunk_check", "commit", "rows", "scan", "snapshot", "store"},  # crc32
+    "zlib_ng": {"codec", "chunk", "chunk_check", "commit", "rows", "scan", "slots", "snapshot"},  # crc32
     "zstandard": {"codec"},
     "lz4": {"codec"},
     "click": {"__main__", "demo"},
