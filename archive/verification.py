@@ -39,7 +39,7 @@ def verify(
 
     Every chunk is read and decoded, unless `quick`. MissingRunError without a file, NotARunError if it is none of
     ours; all else that is wrong is in the result. `progress(done, total)` is called as chunks are done. Memory: 64
-    MiB, or what the chunks being written need.
+    MiB, or what the chunks being written need, the table of episodes and some 100 bytes a chunk.
 
     >>> import archive, tempfile
     >>> schema = archive.Schema(steps={"observation": archive.Field("float32"), "action": archive.Field("int64")})
