@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,64 +34,64 @@ class Stored(NamedTuple):
 
 
 class ChunkCheck:
-    """Check the chunks that a record counts; `stored` of them have a place in the file that can be.
+    """Check the chunks that a record counts; `stored` (n, 6) are those with a place in the file that can be.
 
     Stale chunks, whose rows are in the tail, do not count.
     """
 
     def __init__(self, rows: Rows, record: Record, chunks: Mapping[str, Any], findings: Findings) -> None:
         self.rows, self.header, self.record, self.findings = rows, rows.header, record, findings
-        self.stored: list[Stored] = []
+        parts = [np.zeros((0, len(Stored._fields)), np.int64)]
         for number, name in enumerate(self.header.fields):
             if name in chunks and self.header.row_bytes(name):
-                self.check_list(number, name, *chunks[name])
+                parts.append(self.check_list(number, name, *chunks[name]))
+        self.stored = np.concatenate(parts)
         self.check_overlaps()
 
     def limits(self, chunk_rows: int) -> Array:
         """Return up to which row of each environment chunks must be there."""
         return self.rows.rows if self.record.in_fields else self.rows.bases(chunk_rows)
 
-    def check_list(self, number: int, name: str, numbers: Array, offsets: Array, sizes: Array) -> None:
-        """Find chunks that are missing or cannot be where the list says."""
+    def check_list(self, number: int, name: str, numbers: Array, offsets: Array, sizes: Array) -> Array:
+        """Find chunks that are missing or cannot be where the list says; return the others as rows of `stored`."""
         envs, chunk_rows = self.header.schema.envs, self.header.rows[name]
         limits = self.limits(chunk_rows)
-        needed = [np.arange(-(-int(limit) // chunk_rows)) * envs + env for env, limit in enumerate(limits)]
-        wanted = np.sort(np.concatenate(needed))
-        for env, low, high in stretches(np.setdiff1d(wanted, numbers), envs):
-            where = self.where(name, env, low * chunk_rows, min((high + 1) * chunk_rows, int(limits[env])))
+        wanted = [np.arange(-(-int(limit) // chunk_rows)) * envs + env for env, limit in enumerate(limits)]
+        needed = np.sort(np.concatenate(wanted))
+        for e, low, high in stretches(np.setdiff1d(needed, numbers), envs):
+            where = self.where(name, e, low * chunk_rows, min((high + 1) * chunk_rows, int(limits[e])))
             self.findings.add("the chunks are missing", where, LOST)
         order = np.argsort(offsets)
-        kept = order[np.isin(numbers[order], wanted)]
+        kept = order[np.isin(numbers[order], needed)]
+        env, first, offset, size = numbers[kept] % envs, numbers[kept] // envs * chunk_rows, offsets[kept], sizes[kept]
+        rows = np.minimum(chunk_rows, limits[env] - first)
+        table = np.stack([np.full(len(kept), number), env, first, rows, offset, size], axis=1)
         largest = most_stored(chunk_rows * self.header.row_bytes(name))
-        columns = (numbers[kept].tolist(), offsets[kept].tolist(), sizes[kept].tolist())
-        for chunk, offset, size in zip(*columns, strict=True):
-            env, first = chunk % envs, chunk // envs * chunk_rows
-            stop = min(first + chunk_rows, int(limits[env]))
-            if SIZE + 4 < size <= largest and 0 < offset <= self.record.end - size:
-                self.stored.append(Stored(number, env, first, stop - first, offset, size))
-            else:
-                what = f"the chunk cannot be {size} bytes at byte {offset}"
-                self.findings.add(what, self.where(name, env, first, stop), LOST)
+        good = (size > SIZE + 4) & (size <= largest) & (offset > 0) & (offset <= self.record.end - size)
+        for chunk in listed(table[~good]):
+            what = f"the chunk cannot be {chunk.size} bytes at byte {chunk.offset}"
+            self.findings.add(what, self.where(name, chunk.env, chunk.first, chunk.first + chunk.rows), LOST)
+        return np.asarray(table[good])
 
     def check_overlaps(self) -> None:
         """No two chunks may share bytes."""
-        places = sorted(self.stored, key=lambda chunk: chunk.offset)
-        for one, two in pairwise(places):
-            if one.offset + one.size > two.offset:
-                self.findings.add(f"shares bytes with {self.name_of(two)}", self.name_of(one), LOST)
+        table = self.stored[np.argsort(self.stored[:, 4])]
+        for k in np.flatnonzero(table[:-1, 4] + table[:-1, 5] > table[1:, 4]).tolist():
+            one, two = listed(table[k : k + 2])
+            self.findings.add(f"shares bytes with {self.name_of(two)}", self.name_of(one), LOST)
 
     def sweep(self, read: Callable[[int, int], bytes], progress: Progress) -> tuple[int, int]:
         """Read and decode every chunk in threads; return how many bytes they took, and how many they hold."""
         done = 0
-        groups = [self.stored[k : k + AT_ONCE] for k in range(0, len(self.stored), AT_ONCE)]
+        groups = (listed(self.stored[k : k + AT_ONCE]) for k in range(0, len(self.stored), AT_ONCE))
         for group, problems in in_threads(groups, lambda group: [self.problem(read, chunk) for chunk in group]):
             for chunk, problem in zip(group, problems, strict=True):
                 if problem:
                     self.findings.add(problem, self.name_of(chunk), LOST)
             done += len(group)
             progress(done, len(self.stored))
-        raw = [self.header.rows[name] * self.header.row_bytes(name) for name in self.header.fields]
-        return sum(chunk.size for chunk in self.stored), sum(raw[chunk.field] for chunk in self.stored)
+        raw = np.array([self.header.rows[name] * self.header.row_bytes(name) for name in self.header.fields])
+        return int(self.stored[:, 5].sum()), int(raw[self.stored[:, 0]].sum())
 
     def problem(self, read: Callable[[int, int], bytes], chunk: Stored) -> str:
         """Return what is wrong with a chunk, empty if nothing is."""
@@ -124,6 +123,11 @@ def problem_of(data: bytes, header: Header, chunk: Stored, epoch: int) -> str:
         if found != expected:
             return f"the trailer says {found} {what}, expected {expected}"
     return f"written in epoch {trailer.epoch}, the file is in {epoch}" if trailer.epoch > epoch else ""
+
+
+def listed(table: Array) -> list[Stored]:
+    """Return rows of a table of chunks as values."""
+    return [Stored(*row) for row in table.tolist()]
 
 
 def stretches(chunks: Array, envs: int) -> Iterator[tuple[int, int, int]]:

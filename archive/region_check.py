@@ -14,6 +14,7 @@ from .record import MARK, Record
 from .snapshot import read_journal
 
 OPENS = "the run opens all the same; repair puts it right"
+REPAIR = "the run cannot be opened until it is repaired"
 SALVAGE = "the run cannot be opened; salvage finds its rows"
 
 
@@ -87,15 +88,15 @@ class RegionCheck:
             return
         intact = record.synced or read_journal(self.fd, record) is not None
         where = f"byte {self.region.mark_offset}"
-        if not intact and not self.closed:
-            what = f"the journal of commit {sequence} is damaged"
-            self.findings.add(what, f"byte {record.journal_offset}", "the run cannot be opened; repair may help")
-        elif not any(self.image == now[:k] + before[k:] for k in range(MARK.size)):
-            self.findings.add("the applied mark is damaged", where, OPENS if intact else "repair lets it open again")
-        elif not intact:
-            self.findings.add("the applied mark is behind", where, "repair lets it open again")
-        else:
+        if not any(self.image == now[:k] + before[k:] for k in range(MARK.size)):
+            self.findings.add("the applied mark is damaged", where, OPENS if intact else REPAIR)
+        elif intact:
             self.findings.notes.append("the last commit is still to be written in place; the next opening does it")
+        elif self.closed:
+            self.findings.add("the applied mark is behind", where, REPAIR)
+        else:
+            what = f"the journal of commit {sequence} is damaged"
+            self.findings.add(what, f"byte {record.journal_offset}", REPAIR)
 
 
 def steady(fd: int, header: Header) -> bytes:

@@ -70,7 +70,7 @@ def salvage(
 
     Every whole chunk is found by its trailer and keeps its row numbers. NotARunError if no schema block is left,
     ExistingRunError if there is a file at `destination`. `source` is only read. `progress(done, total)` counts bytes
-    and chunks. docs/format.md ("Damage") has the rules. Cost: reads the file twice. Memory: some 200 bytes a chunk.
+    and chunks. docs/format.md ("Damage") has the rules. Cost: reads the file twice. Memory: some 500 bytes a chunk.
 
     >>> import archive, tempfile
     >>> schema = archive.Schema(steps={"observation": archive.Field("float32"), "action": archive.Field("int64")})

@@ -22,7 +22,7 @@ from .errors import DamagedError, MissingRunError, NotARunError
 from .finding import Findings, Progress, Verification
 from .header import SEARCHED, Header
 from .record import Record
-from .region_check import OPENS, SALVAGE, RegionCheck
+from .region_check import OPENS, REPAIR, SALVAGE, RegionCheck
 from .rows import Rows, Tail
 from .schema import EPISODE_COLUMNS
 from .snapshot import Snapshot, consistent, settle
@@ -30,7 +30,6 @@ from .snapshot import Snapshot, consistent, settle
 Array = np.ndarray[Any, Any]
 ATTEMPTS = 20
 MEMORY = 64 << 20
-SHUT = "nobody can open the file until it is repaired"
 
 
 def verify(
@@ -40,7 +39,7 @@ def verify(
 
     Every chunk is read and decoded, unless `quick`. MissingRunError without a file, NotARunError if it is none of
     ours; all else that is wrong is in the result. `progress(done, total)` is called as chunks are done. Memory: 64
-    MiB, or what the chunks being written need.
+    MiB, or what the chunks being written need, the table of episodes and some 100 bytes a chunk.
 
     >>> import archive, tempfile
     >>> schema = archive.Schema(steps={"observation": archive.Field("float32"), "action": archive.Field("int64")})
@@ -154,10 +153,10 @@ class State:
         data = self.view.read_at(0, 48)
         end, check = struct.unpack_from("<QQI", data, 28)[::2]
         if superblock_check(data) != check:
-            self.findings.add("the checksum of the superblock differs", "byte 0", SHUT)
+            self.findings.add("the checksum of the superblock differs", "byte 0", REPAIR)
         elif end != record.end:
             what = f"the superblock says that the file ends at byte {end}, the record {record.end}"
-            self.findings.add(what, "byte 28", SHUT)
+            self.findings.add(what, "byte 28", REPAIR)
         elif data[11]:
             self.findings.add("the superblock says that somebody has the file open", "byte 11", OPENS)
 

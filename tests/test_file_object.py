@@ -12,8 +12,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from archive._file import JournaledFile, ReadView
+from archive._file import JournaledFile, ReadView, superblock_check
 from archive.snapshot import entries
+from archive.superblock import superblock
 
 FAR = 1 << 16  # records, mark and journal of these tests are behind all other bytes
 SPAN = 5000  # ten blocks
@@ -273,3 +274,15 @@ def test_open_flag_of_a_superblock_is_cleared(tmp_path: Path) -> None:
 def test_journals_that_reach_outside_the_run_are_not_laid_over_it(journal: bytes, sound: bool) -> None:
     """Entries must fill the journal and lie before the committed end."""
     assert (entries(journal, 4096) is not None) == sound
+
+
+def test_superblocks_are_those_of_hdf5(tmp_path: Path) -> None:
+    """Made from nothing but the end of the file, byte by byte what HDF5 writes."""
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        file["some"] = [1, 2, 3]
+    data = path.read_bytes()
+    assert superblock(len(data)) == data[:48]
+    assert superblock_check(data) == int.from_bytes(data[44:48], "little")
+    with pytest.raises(ValueError, match="48 bytes"):
+        superblock_check(b"short")
