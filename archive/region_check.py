@@ -30,6 +30,7 @@ class RegionCheck:
         self.copies = [Record.parse(image) for image in self.images]
         self.image = data[4 * room : 4 * room + MARK.size]
         self.record, self.applied = self.region.parse(data)
+        self.seen = (self.record.sequence if self.record is not None else 0, self.applied)
         self.closed = self.record is not None and self.record.in_fields and self.size == self.record.end
         if self.record is None:
             findings.add("no valid commit record", f"byte {self.region.offset}", SALVAGE)

@@ -28,7 +28,7 @@ from .schema import EPISODE_COLUMNS
 from .snapshot import Snapshot, consistent, settle
 
 Array = np.ndarray[Any, Any]
-ATTEMPTS = 20
+SWEEPS, ATTEMPTS = 3, 20
 MEMORY = 64 << 20
 
 
@@ -55,11 +55,14 @@ def verify(
     fd = os.open(target, os.O_RDONLY | disk.FLAGS)
     try:
         header = header_at(fd, str(target))
-        state = look(fd, header, str(target))
-        for _ in range(ATTEMPTS):
-            if state.findings.damage and state.moved():  # a writer went on while we looked
-                state = look(fd, header, str(target))
-        stored, decoded = (0, 0) if quick else state.check_rows(progress)
+        for _ in range(SWEEPS):
+            state = look(fd, header, str(target))
+            for _ in range(ATTEMPTS):
+                if state.findings.damage and state.moved():  # a writer went on while we looked
+                    state = look(fd, header, str(target))
+            stored, decoded = (0, 0) if quick else state.check_rows(progress)
+            if not (state.findings.damage and state.moved()):  # it may have opened a file that was closed
+                break
         return state.report(stored, decoded, time.monotonic() - begun, quick)
     finally:
         os.close(fd)
@@ -78,7 +81,8 @@ def header_at(fd: int, path: str) -> Header:
 def look(fd: int, header: Header, path: str) -> State:
     """Check everything of the newest commit but full chunks."""
     state = State(fd, header, path)
-    state.record = RegionCheck(fd, header, state.findings).record
+    region = RegionCheck(fd, header, state.findings)
+    state.record, state.seen = region.record, region.seen
     if state.record is None or any(one.costs == SALVAGE for one in state.findings.damage):
         return state
     try:
@@ -109,6 +113,7 @@ class State:
         self.fd, self.header, self.path, self.findings = fd, header, path, Findings()
         self.view = ReadView(fd)
         self.record: Record | None = None
+        self.seen: tuple[int, int] | None = None  # number of the newest record, and of the one applied
         self.rows: Rows | None = None
         self.chunks: ChunkCheck | None = None
         self.episodes: list[EpisodeCheck] = []
@@ -189,10 +194,7 @@ class State:
 
     def moved(self) -> bool:
         """Tell whether a writer has committed since."""
-        record, _ = self.header.region.parse(
-            disk.read_at(self.fd, self.header.region.nbytes, self.header.region.offset)
-        )
-        return record is None or self.record is None or record.sequence != self.record.sequence
+        return RegionCheck(self.fd, self.header, Findings()).seen != self.seen
 
     def report(self, stored: int, decoded: int, seconds: float, quick: bool) -> Verification:
         """Return what was found."""
