@@ -18,8 +18,8 @@ from .errors import DamagedError
 Array = np.ndarray[Any, Any]
 Shape = tuple[int | None, ...]
 SHUFFLE, FLETCHER32 = 2, 3  # numbers of HDF5's filters
-FEW_CHUNKS = 10**7  # places in chunk indexes that cost nothing to look through
-LEAST_CHUNK = 8  # of so many bytes of a file one may be such a place
+FEW_PLACES = 10**7  # places of chunks in indexes, used or not, that are looked through in half a second
+MORE_PLACES = 2  # for each byte of the file: environments may differ very much in length
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Objects:
     def __init__(self, handle: h5py.File, end: int, path: str) -> None:
         self.root, self.end, self.path = h5py.h5g.open(handle.id, b"/"), end, path
         self.found: dict[str, Any] = {"": self.root}  # groups
-        self.places = FEW_CHUNKS + end // LEAST_CHUNK  # in chunk indexes that may still be looked through
+        self.places = FEW_PLACES + end * MORE_PLACES  # that may still be looked through
 
     def refuse(self, name: str, what: str) -> DamagedError:
         """Return the error that says what is wrong with an object."""
