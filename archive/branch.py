@@ -47,7 +47,7 @@ def fork(
     `at`: the number of a checkpoint, "last", or "step=5000" for the newest one with this value; `run.checkpoints()`
     lists them. The new run has the rows that the checkpoint counts, and the checkpoint. Cost: one copy of them,
     nothing is encoded again. StateError without such a checkpoint, ExistingRunError if `out` exists; it appears whole
-    or not at all. `progress(done, total)` is called for each chunk.
+    or not at all. `progress(done, total)` is called for each chunk, `memory` is as in `open`.
 
     >>> import archive, tempfile, numpy as np
     >>> folder = tempfile.mkdtemp()

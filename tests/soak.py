@@ -36,7 +36,7 @@ class Shared:
     """What the processes tell each other. Raw: a process that is killed can hold no lock."""
 
     def __init__(self) -> None:
-        names = ("committed", "checkpoints", "commits", "opened", "polls", "batches", "stop")
+        names = ("committed", "checkpoints", "commits", "open", "polls", "batches", "stop")
         self.values = {name: spawning.RawValue("q", 0) for name in names}
 
     def __getitem__(self, name: str) -> int:
@@ -83,7 +83,7 @@ def check_recovered(run: archive.Run, shared: Shared) -> None:
         assert kept["blob"] == blob_of(kept["rows"])
         assert kept["rows"] <= run.num_rows
     assert run.checkpoints() or not shared["checkpoints"]
-    shared["opened"] += 1
+    shared["open"] = 1
 
 
 def read(path: Path, shared: Shared) -> None:
@@ -148,18 +148,20 @@ class Soak:
     def watch(self, seconds: float) -> None:
         """Look at everybody four times a second, and kill the writer every few seconds."""
         choice, begun = random.Random(2), time.monotonic()
-        next_kill = begun + 2
+        next_kill, early = begun + 2, False
         while (now := time.monotonic()) < begun + seconds and not self.failures:
             time.sleep(0.25)
             for name, process in self.watched.items():
                 self.seen[name].append((now - begun, memory_of(process)))
                 self.require(process.is_alive(), f"the {name} has ended")
             self.require(self.writer.is_alive(), "the writer has ended")
-            if now > next_kill:
+            if not early and not self.shared["open"]:
+                next_kill = now + choice.uniform(0, 8)  # it has just begun to write
+            elif now > next_kill:
                 self.kill()
-                self.life += 1
+                self.life, early = self.life + 1, choice.random() < 0.2
+                self.shared["open"], next_kill = 0, now + choice.uniform(0, 4)
                 self.writer = self.start(write, self.life)
-                next_kill = now + choice.uniform(0.3, 8)
 
     def require(self, good: bool, message: str) -> None:
         if not good:

@@ -308,6 +308,31 @@ def test_a_fork_that_is_killed_leaves_nothing_under_its_name(path: Path) -> None
     assert path.read_bytes() == before
 
 
+KILLED_RENAMED = """
+import os, signal, sys
+import archive
+rename = os.rename
+def then_die(*names):
+    rename(*names)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.rename = then_die
+archive.fork(sys.argv[1], sys.argv[2])
+"""
+
+
+def test_a_fork_that_is_killed_when_it_has_its_name_is_whole(path: Path) -> None:
+    out = path.with_name("fork.h5")
+    with archive.create(path, schema(3)) as run:
+        record(run, range(1, 3))
+    child = subprocess.run([sys.executable, "-c", KILLED_RENAMED, path, out], check=False)
+    assert child.returncode == -signal.SIGKILL
+    with archive.open(out) as fork, archive.open(path) as run:
+        equal_rows(fork, run)
+    with archive.open(out, "a", commit_every=None) as fork, archive.open(path, "a", commit_every=None) as run:
+        for a, b in zip(learn(resumed(fork), 5), learn(resumed(run), 5), strict=True):
+            equal_batches(a, b)
+
+
 def test_the_command_line(path: Path) -> None:
     out = path.with_name("fork.h5")
     with archive.create(path, schema()) as run:

@@ -367,7 +367,8 @@ class Machine(RuleBasedStateMachine):
             self.reader.close()
             self.reader = None
         self.model = position.copy()
-        self.given_up = [n for n in self.given_up if n & 0xFFFFFFFF < self.model.lengths[n >> 32]]
+        live = {env << 32 | row.number for env in range(self.envs) for row in self.model.live(env)}
+        self.given_up = [n for n in self.given_up if n & 0xFFFFFFFF < self.model.lengths[n >> 32] and n not in live]
         self.run = archive.open(self.path, "a", commit_every=None, memory=self.memory)
         self.resume(self.run.last_checkpoint["replays"], kept)
         self.note_commit()
