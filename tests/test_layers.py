@@ -17,7 +17,7 @@ errors   batch   buffers   disk   record   rewind   guard   codec   rule   place
 _core    _rows   _pool   _append   _file
 background   block   casting   chunk   leaves   lock
 options   payload   samplers
-schema
+schema   presets
 spaces   datasets   episodes   intake   layout
 header
 budget   column   snapshot   store
