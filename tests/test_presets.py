@@ -489,3 +489,38 @@ def test_planet_by_its_rules(seed: int, count: int, capacity: int, path: Path) -
         expected = np.array([ring.at(k) for k in theirs])
         found = np.stack([batch.observation[..., 0], batch.reward, batch.discount], -1)
         np.testing.assert_array_equal(found, np.moveaxis(expected, 0, 1))
+
+
+# --- S1g: PlaNet's memory goes on where it stopped
+
+
+def digests(replay: archive.Replay) -> list[str]:
+    """Return digests of the next 100 batches."""
+    import hashlib
+
+    batches = [replay.sample() for _ in range(100)]
+    arrays = [b"".join(batch[name].tobytes() for name in sorted(batch.asdict())) for batch in batches]
+    return [hashlib.sha256(found).hexdigest() for found in arrays]
+
+
+def resumed(path: str) -> list[str]:
+    """Return them after the newest checkpoint."""
+    with archive.open(path) as run:
+        return digests(run.replay(state=run.last_checkpoint["replay"]))
+
+
+def test_s1g_chunks_go_on_in_a_new_process(path: Path, fresh_process: Any) -> None:
+    """Batches of 50 chunks of 50, time-major, frames of 5 bits: the same as those of a run that did not stop."""
+    fields = {"observation": archive.Field("uint8", (3, 8, 8)), "action": archive.Field("float32", (2,))}
+    rng = np.random.default_rng(0)
+    with archive.create(path, archive.Schema(fields), commit_every=None) as run:
+        for _ in range(8):
+            frames = rng.integers(0, 32, (100, 3, 8, 8), np.uint8) * 8
+            rows = {"observation": frames, "action": rng.normal(size=(100, 2)), "reward": rng.normal(size=100)}
+            run.extend({**rows, "terminated": np.arange(100) == 99})
+        replay = run.replay(**presets.planet())
+        assert replay.sample().observation.shape == (50, 50, 3, 8, 8)
+        run.checkpoint(replay=replay.state_dict())
+        expected = digests(replay)
+    assert len(set(expected)) == 100
+    assert fresh_process(resumed, path, uses=(digests,)) == expected
