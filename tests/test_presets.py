@@ -78,8 +78,19 @@ def test_what_is_given_arrives(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_stands_in_the_documentation(name: str) -> None:
+    """With its arguments and their defaults; `...` stands for a beta that moves."""
     document = (Path(__file__).parents[1] / "docs/presets.md").read_text(encoding="utf-8")
-    assert f"`{name}(" in document
+    given = inspect.signature(PRESETS[name]).parameters.values()
+    values = [f"{p.default:_}" if type(p.default) is int else p.default for p in given]
+    values = ["..." if isinstance(value, archive.Linear) else value for value in values]
+    arguments = ", ".join(f"{p.name}={value}" for p, value in zip(given, values, strict=True))
+    assert f"`{name}({arguments})`" in document
+
+
+def test_beta_moves_at_the_pace_of_the_systems() -> None:
+    """Rainbow learns from step 20,000 to 50 million, every 4th; rlpyt from 50,000 on, 8 samples a step in 32s."""
+    assert presets.rainbow()["sampler"].beta == archive.Linear(0.4, 1.0, (50_000_000 - 20_000) // 4)
+    assert presets.rlpyt(prioritized=True)["sampler"].beta == archive.Linear(0.4, 1.0, (50_000_000 - 50_000) * 8 // 32)
 
 
 # --- G1, G2: stacks; K=4, terminal at 6, a new episode from 7 on
@@ -476,6 +487,36 @@ def test_rlpyt_by_its_rules(seed: int, count: int, capacity: int, stack: int, n_
         before = [ring.previous(k) for k in theirs]
         assert batch["prev_action"].tolist() == before
         assert batch["prev_reward"].tolist() == [told.reward(k) if k else 0.0 for k in before]
+
+
+@pytest.mark.parametrize(("seed", "count", "capacity"), STORIES)
+@pytest.mark.parametrize(("stack", "n_step"), [(4, 2), (1, 5)])
+def test_rlpyt_sequences_by_their_rules(
+    seed: int, count: int, capacity: int, stack: int, n_step: int, path: Path
+) -> None:
+    """Rows and what came before them; summed as a loss does, the rewards are the returns that rlpyt stores."""
+    told = Story.random(seed, count, truncation=False)
+    ring = RlpytRing(told, capacity, stack, n_step, 0.5)
+    sizes = {"length": 5, "burn_in": 3, "n_step": n_step, "gamma": 0.5, "stride": 1}
+    options = presets.rlpyt_sequences(**sizes, stack=stack, capacity=capacity)
+    with told.record(path) as run:
+        theirs = [k for k in ring.valid() if k + 8 + n_step <= count]
+        early = range(ring.oldest, ring.oldest + max(1, stack - 1))
+        assert drawable(run, options) == [*early, *theirs, theirs[-1] + 1]
+        batch = at(run, options, theirs)
+        steps = np.array(theirs) + np.arange(8 + n_step)[:, None]
+        seen = batch.observation[..., 0].reshape(*steps.shape, stack)
+        assert seen.tolist() == [[ring.frames(k) for k in row] for row in steps.tolist()]
+        assert batch.action.tolist() == steps.tolist()
+        assert batch["prev_action"].tolist() == [[ring.previous(k) for k in row] for row in steps.tolist()]
+        going_on = np.ones(steps[:8].shape)
+        total = np.zeros(going_on.shape)
+        for j in range(n_step):
+            total += 0.5**j * going_on * batch.reward[j : 8 + j]
+            going_on *= ~batch.terminated[j : 8 + j]
+        expected = [[ring.at(k) for k in row] for row in steps[:8].tolist()]
+        assert total.tolist() == [[t.reward for t in row] for row in expected]
+        assert (going_on == 0).tolist() == [[t.terminal for t in row] for row in expected]
 
 
 @pytest.mark.parametrize(("seed", "count", "capacity"), STORIES)
