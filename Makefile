@@ -1,4 +1,4 @@
-# make demo [ROWS=3000], test, test-slow, soak [SOAK=1200], coverage, sanitize, lint, bench, dist [NEWEST=python3.13].
+# make demo [ROWS=3000], test, test-slow, peers, soak [SOAK=1200], coverage, sanitize, lint, bench, dist [NEWEST=python3.13].
 # Needs Python 3.11 or newer with venv and headers, a C compiler and make; everything else goes into .venv, and what
 # `make bench` compares with into build/bench.
 
@@ -15,7 +15,7 @@ CORE := $(addprefix $(CURDIR)/,_core/core.pyx _core/rows.pyx _core/pool.pyx _cor
 SANITIZER := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
     PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 
-.PHONY: demo test test-slow soak coverage sanitize lint bench dist clean $(KINDS:%=place-%)
+.PHONY: demo test test-slow peers soak coverage sanitize lint bench dist clean $(KINDS:%=place-%)
 
 demo: place-release
 	@$(BIN)/python -m archive.demo $(if $(ROWS),--rows $(ROWS))
@@ -25,6 +25,10 @@ test: place-debug
 
 test-slow: place-debug
 	@$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+
+# The presets beside the packages they stand for, those of them that can be installed here.
+peers: place-debug build/bench/ready
+	@$(BENCH)/python -m pytest tests/test_peers.py -rs $(ARGS)
 
 # A writer that is killed again and again, a live reader and a sampler beside each other, for 20 minutes.
 soak: place-release
@@ -86,7 +90,7 @@ $(KINDS:%=build/%/ready): build/%/ready: $(SOURCES) .venv/ready
 build/bench/ready: pyproject.toml
 	@echo "making build/bench (once)"
 	@$(PYTHON) -m venv build/bench
-	@$(BENCH)/python .ci/requirements.py run gym >build/bench/own.txt
+	@$(BENCH)/python .ci/requirements.py run gym test >build/bench/own.txt
 	@$(BENCH)/python -m pip install --quiet --requirement build/bench/own.txt
 	@$(BENCH)/python .ci/requirements.py bench | while read -r peer; do \
 	    $(BENCH)/python -m pip install --quiet "$$peer" --requirement build/bench/own.txt || echo "without $$peer"; \

@@ -14,6 +14,7 @@
 >>> run.close()
 """
 
+from . import presets as presets
 from .batch import Batch
 from .branch import fork
 from .checkpoint import Checkpoint

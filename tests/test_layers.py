@@ -19,7 +19,7 @@ _core    _rows   _pool   _append   _file
 superblock
 background   block   casting   chunk   leaves   lock   workers
 options   payload   samplers
-schema
+schema   presets
 spaces   datasets   episodes   intake   layout   objects
 header
 bounds
