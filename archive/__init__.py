@@ -37,12 +37,12 @@ from .errors import (
     VersionError,
     WriteError,
 )
-from .finding import Finding, Verification
+from .finding import Verification
 from .opening import create, open  # noqa: A004 - the name is part of the public contract
 from .repairing import Repair, repair
 from .replay import Replay
 from .run import Run
-from .salvaging import Missing, Salvage, salvage
+from .salvaging import Salvage, salvage
 from .samplers import Epoch, Linear, Prioritized, Uniform
 from .schema import Field, Schema, Text
 from .verification import verify
@@ -58,12 +58,10 @@ __all__ = [
     "Field",
     "FieldError",
     "FieldTypeError",
-    "Finding",
     "IndexRangeError",
     "Linear",
     "LockedError",
     "MemoryBudgetError",
-    "Missing",
     "MissingRunError",
     "NotARunError",
     "NotEnoughData",

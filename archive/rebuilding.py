@@ -47,6 +47,8 @@ class Rebuilding:
         for (number, env), (base, data) in remains.tails.items():
             self.present[number, env].add(base, base + len(data) // self.header.row_bytes(self.header.fields[number]))
         rows.rows[:] = [max(self.present[n, env].end for n in self.fields) for env in range(self.header.schema.envs)]
+        last = remains.record.rows if remains.record is not None else rows.rows
+        self.heads = {env: start for env, start in remains.heads.items() if rows.rows[env] == last[env]}
         rows.states[:] = ENDED
         rows.rewinds = list(remains.rewinds)
         self.epoch = max([one.epoch for one in remains.chunks.values()], default=0)
@@ -98,7 +100,11 @@ class Rebuilding:
             epoch = found.epoch
         if tail is not None and tail[0] < first + rows and first < tail[0] + len(tail[1]) // column.field.nbytes:
             self.lay_tail(column.field.nbytes, first, raw, *tail)
-            self.lay_head(column.name, env, first, raw)
+            epoch = self.epoch + 1
+        row = int(self.rows.rows[env]) - 1
+        if env in self.heads and first <= row < first + rows:  # its flags are not in the tail
+            if column.name == "is_last" or (column.name == "is_first" and row == self.heads[env]):
+                raw[row - first] = 1
             epoch = self.epoch + 1
         trailer = self.header.trailer(number, env, first, rows, epoch)
         return encode(raw, column.dtype.itemsize, column.codec, trailer)
@@ -118,22 +124,13 @@ class Rebuilding:
         part = data[(low - base) * rowsize : (high - base) * rowsize]
         raw[(low - first) * rowsize : (high - first) * rowsize] = np.frombuffer(part, np.uint8)
 
-    def lay_head(self, name: str, env: int, first: int, raw: Array) -> None:
-        """Set the flags of a head, which are not in the tail."""
-        start, row = self.remains.heads.get(env), int(self.rows.rows[env]) - 1
-        if start is not None and 0 <= row - first < len(raw):
-            if name == "is_last":
-                raw[row - first] = 1
-            elif name == "is_first":
-                raw[row - first] = row == start
-
     def find_lost(self) -> None:
         """Find the rows that lack a field; of a head only the observation is there."""
         for env, rows in enumerate(self.rows.rows.tolist()):
             gaps = Ranges()
             for number in self.fields:
                 name = self.header.fields[number]
-                known = rows - (env in self.remains.heads and not is_observation(name))
+                known = rows - (env in self.heads and not is_observation(name))
                 for start, stop in self.present[number, env].gaps(known):
                     self.missing.append((name, env, start, stop))
                     gaps.add(start, stop)

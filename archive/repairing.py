@@ -75,16 +75,18 @@ def repair(
     target = Path(path).resolve()
     if not target.is_file():
         raise MissingRunError(f"{target}: no such file")
-    held = WriterLock(target)
     fd = os.open(target, (os.O_RDONLY if dry_run else os.O_RDWR) | disk.FLAGS)
+    held = None
     try:
+        held = WriterLock(target)
         if not dry_run:
             held.claim(fd, target)
         work = Repairing(fd, target)
         work.run(dry_run, held)
     finally:
         os.close(fd)
-        held.release()
+        if held is not None:
+            held.release()
     left = verify(target, quick=dry_run, progress=progress).findings
     return Repair(str(target), tuple(work.steps), not dry_run and bool(work.steps), work.kept.name, left)
 

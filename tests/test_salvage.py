@@ -201,6 +201,29 @@ def test_killed_files(path: Path) -> None:
         run.rewind(run.last_checkpoint)
 
 
+@pytest.mark.parametrize("steps", [63, 64, 65, 1023, 1024, 1025])
+def test_heads_at_the_edge_of_chunks(path: Path, steps: int) -> None:
+    """A head may be the only row of its chunk, and then no tail but that of the observation has it."""
+    live = path.with_suffix(".live")
+    with archive.create(live, damage.schema(None), commit_every=None) as run:
+        run.extend(
+            {
+                "observation": np.ones((steps - 20, *damage.SHAPE), np.uint8),
+                "action": np.ones((steps - 20, 2), ">i2"),
+                "reward": np.ones(steps - 20, np.float32),
+            }
+        )
+        run.reset(np.full(damage.SHAPE, 2, np.uint8))
+        for step in range(20):
+            run.step(np.full(2, step), damage.frame(0, step), 1.0, False, False)
+        run.commit()
+        path.write_bytes(live.read_bytes())
+        assert run.num_rows == steps + 1
+    found, out = salvaged(path)
+    assert damage.contents(out) == damage.contents(path)
+    assert salvaged(out)[0].missing == found.missing == ()
+
+
 def same_episodes_but_the_last(out: Path, original: Path) -> None:
     """Check all episodes but the one that was going on."""
     with archive.open(out) as new, archive.open(original) as old:
