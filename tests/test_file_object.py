@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -273,3 +275,29 @@ def test_open_flag_of_a_superblock_is_cleared(tmp_path: Path) -> None:
 def test_journals_that_reach_outside_the_run_are_not_laid_over_it(journal: bytes, sound: bool) -> None:
     """Entries must fill the journal and lie before the committed end."""
     assert (entries(journal, 4096) is not None) == sound
+
+
+REFRESHED = """
+import sys, threading
+from archive._file import ReadView
+entry = lambda block: (512 * block).to_bytes(8, "little") + (512).to_bytes(4, "little") + b"7" * 512
+with open(sys.argv[1], "rb") as file:
+    view, blocks = ReadView(file.fileno()), range(2048)
+    view.load(1 << 20, b"".join(map(entry, blocks)))
+    wrong = []
+    def read():
+        wrong.extend(k for k in range(300) if view.read_at(0, 1 << 20) != b"7" * (1 << 20))
+    thread = threading.Thread(target=read)
+    thread.start()
+    while thread.is_alive():
+        view.load(1 << 20, b"".join(map(entry, blocks)))
+    assert not wrong
+"""
+
+
+def test_a_journal_that_is_being_read_stays(tmp_path: Path) -> None:
+    """A thread reads a chunk through the journal while another takes the next snapshot."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+    done = subprocess.run([sys.executable, "-c", REFRESHED, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
