@@ -163,8 +163,9 @@ cdef class ReadView:
 
     cdef int fetch(self, uint8_t *to, int64_t size, int64_t start) noexcept:
         """Read from the disk and lay the journal over it."""
-        cdef const uint8_t *entry = <const uint8_t *> PyBytes_AsString(self.journal)
-        cdef const uint8_t *stop = entry + len(self.journal)
+        cdef bytes journal = self.journal               # ours while we read: `load` may take another meanwhile
+        cdef const uint8_t *entry = <const uint8_t *> PyBytes_AsString(journal)
+        cdef const uint8_t *stop = entry + len(journal)
         cdef int64_t offset, first, last
         cdef uint32_t length
         cdef int failed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -286,3 +288,29 @@ def test_superblocks_are_those_of_hdf5(tmp_path: Path) -> None:
     assert superblock_check(data) == int.from_bytes(data[44:48], "little")
     with pytest.raises(ValueError, match="48 bytes"):
         superblock_check(b"short")
+
+
+REFRESHED = """
+import sys, threading
+from archive._file import ReadView
+entry = lambda block: (512 * block).to_bytes(8, "little") + (512).to_bytes(4, "little") + b"7" * 512
+with open(sys.argv[1], "rb") as file:
+    view, blocks = ReadView(file.fileno()), range(2048)
+    view.load(1 << 20, b"".join(map(entry, blocks)))
+    wrong = []
+    def read():
+        wrong.extend(k for k in range(300) if view.read_at(0, 1 << 20) != b"7" * (1 << 20))
+    thread = threading.Thread(target=read)
+    thread.start()
+    while thread.is_alive():
+        view.load(1 << 20, b"".join(map(entry, blocks)))
+    assert not wrong
+"""
+
+
+def test_a_journal_that_is_being_read_stays(tmp_path: Path) -> None:
+    """A thread reads a chunk through the journal while another takes the next snapshot."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+    done = subprocess.run([sys.executable, "-c", REFRESHED, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
