@@ -87,6 +87,16 @@ def test_a_preset_stands_in_the_documentation(name: str) -> None:
     assert f"`{name}({arguments})`" in document
 
 
+def test_examples_of_the_documentation_run(path: Path) -> None:
+    document = (Path(__file__).parents[1] / "docs/presets.md").read_text(encoding="utf-8")
+    block = document.split("```")[1]
+    with story(200, [150]).record(path) as run:
+        names: dict[str, Any] = {"archive": archive, "run": run}
+        for line in block.strip().splitlines():
+            exec(line, names)
+            assert len(names["replay"].sample().index) in (32, 50)
+
+
 def test_beta_moves_at_the_pace_of_the_systems() -> None:
     """Rainbow learns from step 20,000 to 50 million, every 4th; rlpyt from 50,000 on, 8 samples a step in 32s."""
     assert presets.rainbow()["sampler"].beta == archive.Linear(0.4, 1.0, (50_000_000 - 20_000) // 4)
