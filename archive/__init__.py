@@ -14,7 +14,7 @@
 >>> run.close()
 """
 
-from . import presets as presets
+from . import presets
 from .batch import Batch
 from .branch import fork
 from .checkpoint import Checkpoint
@@ -83,6 +83,7 @@ __all__ = [
     "create",
     "fork",
     "open",
+    "presets",
     "repair",
     "salvage",
     "verify",

@@ -60,7 +60,7 @@ def examine(handle: h5py.File, header: Header, record: Record, path: str) -> Con
             result.episodes[name] = read_column(objects, name, dtype, record)
     with found.of("meta", BROKEN):
         for name in handle["meta"]:
-            read_meta(objects, name, result)
+            read_meta(objects, header, name, result)
     return result
 
 
@@ -87,7 +87,7 @@ def visit(name: str, item: Any) -> None:
         item.id.chunk_iter(lambda info: None)
 
 
-def read_meta(objects: Objects, name: str, result: Contents) -> None:
+def read_meta(objects: Objects, header: Header, name: str, result: Contents) -> None:
     """Read one dataset of /meta."""
     found = result.findings
     if name.endswith("_json"):
@@ -100,7 +100,10 @@ def read_meta(objects: Objects, name: str, result: Contents) -> None:
         if block is None:
             raise DamagedError("the block is damaged")
         if block.kind == Block.REWIND:
-            result.rewinds.append(Rewind.from_json(block.values))
+            rewind = Rewind.from_json(block.values)
+            if not rewind.fits(header.schema.envs):
+                raise DamagedError("the block is no rewind of this run")
+            result.rewinds.append(rewind)
         elif block.kind == Block.LOST:
             result.lost.append(Lost.from_json(block.values))
 
