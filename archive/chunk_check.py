@@ -50,13 +50,17 @@ class ChunkCheck:
 
     def limits(self, chunk_rows: int) -> Array:
         """Return up to which row of each environment chunks must be there."""
-        return self.rows.rows if self.record.in_fields else self.rows.bases(chunk_rows)
+        return self.rows.rows if self.record.in_fields else np.minimum(self.rows.bases(chunk_rows), self.rows.rows)
 
     def check_list(self, number: int, name: str, numbers: Array, offsets: Array, sizes: Array) -> Array:
         """Find chunks that are missing or cannot be where the list says; return the others as rows of `stored`."""
         envs, chunk_rows = self.header.schema.envs, self.header.rows[name]
         limits = self.limits(chunk_rows)
-        wanted = [np.arange(-(-int(limit) // chunk_rows)) * envs + env for env, limit in enumerate(limits)]
+        counts = -(-limits // chunk_rows)
+        if counts.sum() > self.record.end // SIZE:
+            self.findings.add(f"{counts.sum()} chunks are more than the file has room for", f"field {name!r}", LOST)
+            return np.zeros((0, len(Stored._fields)), np.int64)
+        wanted = [np.arange(count) * envs + env for env, count in enumerate(counts)]
         needed = np.sort(np.concatenate(wanted))
         for e, low, high in stretches(np.setdiff1d(needed, numbers), envs):
             where = self.where(name, e, low * chunk_rows, min((high + 1) * chunk_rows, int(limits[e])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import h5py
@@ -10,6 +11,7 @@ import numpy as np
 
 from ._file import ReadView
 from .block import Block
+from .codec import MOST_EXPANSION
 from .errors import DamagedError
 from .finding import Findings
 from .guard import quiet
@@ -23,7 +25,8 @@ from .snapshot import check_root, list_chunks, read_column, read_text
 from .text import MOST_TEXT
 
 Array = np.ndarray[Any, Any]
-MOST_PREVIEW = 1 << 26  # bytes of a contact sheet that are read
+MOST_PREVIEW = 1 << 27  # bytes that a contact sheet which is read may become
+LISTED = ("steps/", "episodes/", "checkpoints/", "meta/")
 BROKEN = "HDF5 and the run fail on it; salvage finds the rows"
 
 
@@ -48,7 +51,7 @@ def examine(handle: h5py.File, header: Header, record: Record, path: str) -> Con
     found = result.findings
     with found.of("HDF5 structure", BROKEN):
         check_root(objects, header)
-        handle.visititems(visit)
+        handle.visititems(partial(visit, objects))
     with found.of("attributes", "other readers need them"):
         result.root = {k: v.decode() if isinstance(v, bytes) else v for k, v in handle.attrs.items()}
     for name in header.fields:
@@ -76,15 +79,14 @@ def examined(view: ReadView, header: Header, record: Record, path: str) -> Conte
     return result
 
 
-def visit(name: str, item: Any) -> None:
-    """Read what belongs to an object: attributes, chunk index, what no checksum of ours covers."""
+def visit(objects: Objects, name: str, item: Any) -> None:
+    """Read what belongs to an object that nobody else looks at: attributes, chunk index, the contact sheet."""
     dict(item.attrs)
-    if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external:
+    if not isinstance(item, h5py.Dataset) or name.startswith(LISTED) or not item.chunks or item.is_virtual:
         return
-    if name == "preview/contact_sheet" and item.size * item.dtype.itemsize <= MOST_PREVIEW:
+    stored = int(objects.chunks(name, item, objects.end)[:, -1].sum())
+    if name == "preview/contact_sheet" and stored * MOST_EXPANSION <= MOST_PREVIEW:
         item[()]
-    elif item.chunks and item.shape[0]:
-        item.id.chunk_iter(lambda info: None)
 
 
 def read_meta(objects: Objects, header: Header, name: str, result: Contents) -> None:
@@ -116,7 +118,7 @@ def check_contents(contents: Contents, header: Header) -> None:
     if record.in_fields and steps is not None:
         expected |= {"total_episodes": record.episodes, "total_steps": steps}
     for name, value in expected.items() if root else ():
-        if root.get(name) != value:
+        if np.any(root.get(name) != value):
             what = f"attribute {name} is {root.get(name)!r}, expected {value!r}"
             found.add(what, "attributes", "other readers are misled")
     if "schema" in contents.texts:

@@ -7,8 +7,22 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .errors import ArchiveError, DamagedError
+
 Progress = Callable[[int, int], None]  # what has been done, of how much
+STUMBLES = (LookupError, ArithmeticError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError)
 FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError)  # what HDF5, JSON and our checks raise
+
+
+@contextmanager
+def damaged(path: str) -> Iterator[None]:
+    """Say DamagedError where the bytes of a file make a check of ours stumble."""
+    try:
+        yield
+    except ArchiveError:
+        raise
+    except STUMBLES as error:
+        raise DamagedError(f"{path}: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from . import disk
 from ._file import JournaledFile, ReadView
 from .budget import least_memory
 from .errors import MissingRunError
-from .finding import Finding, Progress
+from .finding import Finding, Progress, damaged
 from .guard import lock
 from .header import Header
 from .lock import WriterLock
@@ -81,8 +81,9 @@ def repair(
         held = WriterLock(target)
         if not dry_run:
             held.claim(fd, target)
-        work = Repairing(fd, target)
-        work.run(dry_run, held)
+        with damaged(str(target)):
+            work = Repairing(fd, target)
+            work.run(dry_run, held)
     finally:
         os.close(fd)
         if held is not None:

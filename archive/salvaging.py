@@ -11,7 +11,7 @@ from typing import Any
 from . import disk
 from .budget import least_memory
 from .errors import ExistingRunError, MissingRunError
-from .finding import Progress
+from .finding import Progress, damaged
 from .guard import lock
 from .lock import WriterLock
 from .rebuilding import Rebuilding
@@ -89,8 +89,9 @@ def salvage(
         raise MissingRunError(f"{new.parent}: no such folder")
     fd = os.open(old, os.O_RDONLY | disk.FLAGS)
     try:
-        remains = remains_of(fd, str(old), progress)
-        rebuilt = write(remains, new)
+        with damaged(str(old)):
+            remains = remains_of(fd, str(old), progress)
+            rebuilt = write(remains, new)
     finally:
         os.close(fd)
     table = rebuilt.rows.episodes

@@ -15,7 +15,7 @@ from zlib_ng import zlib_ng
 from . import chunk, disk
 from .block import Block
 from .chunk import SIZE, Trailer, most_stored
-from .errors import DamagedError, NotARunError
+from .errors import ArchiveError, DamagedError, NotARunError
 from .finding import FAILURES, Progress
 from .header import Header
 from .layout import FORMAT
@@ -105,8 +105,10 @@ def header_of(blocks: list[Block], path: str) -> Header:
         raise NotARunError(f"{path}: no schema block of {FORMAT} in any of its bytes")
     chosen = runs.most_common(1)[0][0]
     try:
-        return Header.from_json(next(values for values in texts if values.get("run_id") == chosen), path)
-    except (KeyError, TypeError, AttributeError) as error:
+        return Header.from_json(next(values for values in texts if str(values.get("run_id")) == chosen), path)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, ArchiveError):
+            raise
         raise NotARunError(f"{path}: schema block without {error}") from error
 
 

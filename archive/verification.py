@@ -13,13 +13,14 @@ import numpy as np
 
 from . import disk
 from ._file import ReadView, superblock_check
+from .bounds import MOST_ROWS
 from .budget import least_memory
 from .checkpoint import every
 from .chunk_check import ChunkCheck
 from .contents import BROKEN, Contents, check_contents, examine, examined, ranges_of
 from .episode_check import EpisodeCheck
 from .errors import DamagedError, MissingRunError, NotARunError
-from .finding import Findings, Progress, Verification
+from .finding import Findings, Progress, Verification, damaged
 from .header import SEARCHED, Header
 from .record import Record
 from .region_check import OPENS, REPAIR, SALVAGE, RegionCheck
@@ -54,18 +55,24 @@ def verify(
         raise MissingRunError(f"{target}: no such file")
     fd = os.open(target, os.O_RDONLY | disk.FLAGS)
     try:
-        header = header_at(fd, str(target))
-        for _ in range(SWEEPS):
-            state = look(fd, header, str(target))
-            for _ in range(ATTEMPTS):
-                if state.findings.damage and state.moved():  # a writer went on while we looked
-                    state = look(fd, header, str(target))
-            stored, decoded = (0, 0) if quick else state.check_rows(progress)
-            if not (state.findings.damage and state.moved()):  # it may have opened a file that was closed
-                break
-        return state.report(stored, decoded, time.monotonic() - begun, quick)
+        with damaged(str(target)):
+            return sweeps(fd, str(target), quick, progress, begun)
     finally:
         os.close(fd)
+
+
+def sweeps(fd: int, path: str, quick: bool, progress: Progress, begun: float) -> Verification:
+    """Check a file until no writer has changed it meanwhile."""
+    header = header_at(fd, path)
+    for _ in range(SWEEPS):
+        state = look(fd, header, path)
+        for _ in range(ATTEMPTS):
+            if state.findings.damage and state.moved():  # a writer went on while we looked
+                state = look(fd, header, path)
+        stored, decoded = (0, 0) if quick else state.check_rows(progress)
+        if not (state.findings.damage and state.moved()):  # it may have opened a file that was closed
+            break
+    return state.report(stored, decoded, time.monotonic() - begun, quick)
 
 
 def header_at(fd: int, path: str) -> Header:
@@ -141,11 +148,13 @@ class State:
             self.episodes.append(EpisodeCheck(self.rows, env, *ranges_of(contents, env), self.findings))
 
     def fits(self, contents: Contents) -> bool:
-        """Tell whether every episode is one of an environment that there is."""
-        env = contents.episodes["env"]
+        """Tell whether every episode is one of an environment that there is, and its numbers are those of rows."""
+        env, start, length = (contents.episodes[name] for name in ("env", "start", "length"))
         bad = (env < 0) | (env >= self.header.schema.envs)
+        bad |= (start < 0) | (start > MOST_ROWS) | (length < 0) | (length > MOST_ROWS)
         for number in bad.nonzero()[0].tolist():
-            self.findings.add(f"environment {env[number]} does not exist", f"episode {number}", BROKEN)
+            what = f"environment {env[number]}, rows from {start[number]}, length {length[number]} cannot be"
+            self.findings.add(what, f"episode {number}", BROKEN)
         return not bad.any()
 
     def table(self, contents: Contents) -> dict[str, Array]:

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "archive"
 
 # A module imports only from lines above its own. Modules of one line do not know each other.
 LAYERS = """
-errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   copies   finding   lost   ranges
-text
+errors   batch   buffers   disk   record   rewind   guard   codec   rule   places   copies   lost   ranges
+finding   text
 _core    _rows   _pool   _append   _file
 superblock
 background   block   casting   chunk   leaves   lock   workers
