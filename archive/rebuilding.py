@@ -160,7 +160,7 @@ class Rebuilding:
             gone = ["seed", "hidden", *self.header.schema.episodes] if old is None else ["order"]
             self.remains.notes.append(f"of the table of episodes is gone: {', '.join(gone)}")
         self.rows.episodes = type(self.rows.episodes)(self.header.schema.envs, self.header.schema.columns, table)
-        self.rows.episodes.dirty = set(range(self.rows.episodes.count // 1024 + 1))
+        self.rows.episodes.rewrite()
         return same
 
     def take_over(self, table: dict[str, Array], old: dict[str, Array]) -> bool:

@@ -219,9 +219,9 @@ class Store:
         with self.hdf5():
             for name, values in columns.items():
                 dataset = self.grown(f"episodes/{name}", count)
-                for chunk in sorted(chunks):
-                    low, part = chunk * EPISODE_CHUNK, np.zeros(EPISODE_CHUNK, values.dtype)
-                    known = values[low : min(count, low + EPISODE_CHUNK)]
+                there = range(0, self.extents[f"episodes/{name}"], EPISODE_CHUNK)  # not those that never came so far
+                for low in sorted(chunk * EPISODE_CHUNK for chunk in chunks if chunk < len(there)):
+                    part, known = np.zeros(EPISODE_CHUNK, values.dtype), values[low : min(count, low + EPISODE_CHUNK)]
                     part[: len(known)] = known
                     dataset.id.write_direct_chunk((low,), checked(part.tobytes()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-MOST_TEXT = 4 << 20  # bytes of JSON in one text or block: parsed it may take twenty times as much
+MOST_TEXT = 5 << 20  # bytes of JSON in one text or block: parsed it may take twenty times as much
 MOST_NESTED = 100  # lists and objects in one another; whoever prints or walks them recurses
 
 

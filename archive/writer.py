@@ -103,7 +103,7 @@ class Writer(Appender):
             before, kept = episodes.count, {name: episodes[name] for name in episodes.columns}
             inside = kept["start"] < back_to[kept["env"]]
             rows.episodes = cut_short(rows, {name: column[inside] for name, column in kept.items()}, back_to)
-            rows.episodes.dirty = set(range(-(-before // CHUNK)))
+            rows.episodes.dirty = set(range(-(-before // CHUNK)))  # more than there are now
             rows.states[list(start)] = ENDED
             for name in rows.columns:
                 self.commits.changed(name, np.array(list(start)))

@@ -943,3 +943,21 @@ def test_a_copied_file_is_the_same_run(path: Path) -> None:
     with h5py.File(moved) as file, archive.open(moved) as run:
         assert same_bytes(file["views/env_0001/observation"][()], run["observation"][: run.lengths[1], 1])
         assert file["views/env_0001/observation"][()].any()
+
+
+def test_episodes_that_were_given_up_before_a_commit(path: Path) -> None:
+    """More of them than a chunk of the table holds: HDF5 must not be given a chunk behind the table's end."""
+    schema = archive.Schema({"observation": archive.Field("float32"), "action": archive.Field("int64")})
+    with archive.create(path, schema, commit_every=None) as run:
+        run.reset(0.0)
+        run.checkpoint(step=0)
+        for _ in range(1500):
+            run.step(0, 0.0, 1.0, True, False)
+            run.reset(0.0)
+        run.rewind(run.last_checkpoint)
+        assert run.num_episodes == 1
+    assert archive.verify(path).clean
+    with archive.open(path, "a") as run:
+        assert run.num_episodes == 1
+        run.reset(1.0)
+    assert archive.verify(path).clean
