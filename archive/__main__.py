@@ -60,7 +60,7 @@ def verify(file: Path, quick: bool, as_json: bool) -> None:
         click.echo(json.dumps(found.to_json(), indent=1))
     else:
         for line in (*found.findings, *(f"harmless: {note}" for note in found.notes)):
-            click.echo(plain(str(line)))
+            click.echo(printable(str(line)))
         speed = f", {found.decoded / 1e9 / found.seconds:.1f} GB/s decoded" if found.decoded else ""
         rest = f"commit {found.commit}, {found.rows:,} rows, {found.chunks:,} chunks{speed}"
         click.echo(f"{'good' if found.clean else f'damaged in {len(found.findings)} places'}: {rest}")
@@ -76,7 +76,7 @@ def repair(file: Path, yes: bool, as_json: bool) -> None:
     found = archive.repair(file, dry_run=True)
     if not as_json:
         for step in found.steps:
-            click.echo(plain(step))
+            click.echo(printable(step))
     if found.steps and (yes or (not as_json and sys.stdin.isatty() and click.confirm("Do it?"))):
         with bar("verifying") as progress:
             found = archive.repair(file, progress=progress)
@@ -84,7 +84,7 @@ def repair(file: Path, yes: bool, as_json: bool) -> None:
         click.echo(json.dumps(found.to_json(), indent=1))
     else:
         for line in found.left if found.done or not found.steps else ():
-            click.echo(f"left: {plain(str(line))}")
+            click.echo(f"left: {printable(str(line))}")
         click.echo(verdict(found))
     sys.exit(0 if not found.left else 1)
 
@@ -92,7 +92,7 @@ def repair(file: Path, yes: bool, as_json: bool) -> None:
 def verdict(found: archive.Repair) -> str:
     """Return what a repair came to, in one line."""
     if found.done:
-        return f"repaired; what was there before is in {plain(found.copy)}"
+        return f"repaired; what was there before is in {printable(found.copy)}"
     return "nothing was changed" + ("; --yes does it" if found.steps else ": there is nothing that repair can do")
 
 
@@ -108,7 +108,7 @@ def salvage(file: Path, out: Path, as_json: bool) -> None:
         click.echo(json.dumps(found.to_json(), indent=1))
         return
     for line in (*found.missing, *found.notes):
-        click.echo(plain(str(line)))
+        click.echo(printable(str(line)))
     click.echo(
         f"{out}: {sum(found.rows):,} rows from {found.chunks:,} chunks, {found.rows_lost:,} of them incomplete; "
         f"{found.episodes:,} episodes, {found.hidden:,} without their beginning and hidden; "
@@ -122,11 +122,6 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
         task = shown.add_task(what)
         yield lambda done, total: shown.update(task, completed=done, total=total)
-
-
-def plain(text: str) -> str:
-    """Return text without control characters: a file may come from a stranger."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def main() -> None:
