@@ -38,6 +38,7 @@ from .errors import (
     WriteError,
 )
 from .finding import Verification
+from .mix import Mix, mix
 from .opening import create, open  # noqa: A004 - the name is part of the public contract
 from .repairing import Repair, repair
 from .replay import Replay
@@ -63,6 +64,7 @@ __all__ = [
     "LockedError",
     "MemoryBudgetError",
     "MissingRunError",
+    "Mix",
     "NotARunError",
     "NotEnoughData",
     "Prioritized",
@@ -82,6 +84,7 @@ __all__ = [
     "WriteError",
     "create",
     "fork",
+    "mix",
     "open",
     "presets",
     "repair",

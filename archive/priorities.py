@@ -161,12 +161,7 @@ class Priorities:
 
     def update_some(self, ids: Array, priority: Array) -> None:
         """Set priorities of ids of which some may be ignored, or refused."""
-        self.check(priority)
-        leaf = self.leaf_of(priority)
-        position(leaf > LARGEST, PriorityError, "too large to be summed", priority)
-        env, row = split(ids, self.envs)
-        ordinal, valid, gone = self.find(env, row)
-        gone |= ordinal < self.valid.oldest[env]
+        leaf, env, ordinal, valid, gone = self.checked(ids, priority)
         self.whole = False
         self.ignored += int(gone.sum())
         self.largest = max(self.largest, float(priority[~gone].max(initial=0.0)))
@@ -175,10 +170,15 @@ class Priorities:
         self.tree.set(number[valid & ~gone], leaf[valid & ~gone])
         self.whole = True
 
-    def check(self, priority: Array) -> None:
-        """Refuse priorities that are negative or not finite, naming the first."""
+    def checked(self, ids: Array, priority: Array) -> tuple[Array, ...]:
+        """Return leaves, environments, ordinals, which are valid starts and which are gone; refuse what is wrong."""
         position(~np.isfinite(priority), PriorityError, "not finite", priority)
         position(priority < 0, PriorityError, "negative", priority)
+        leaf = self.leaf_of(priority)
+        position(leaf > LARGEST, PriorityError, "too large to be summed", priority)
+        env, row = split(ids, self.envs)
+        ordinal, valid, gone = self.find(env, row)
+        return leaf, env, ordinal, valid, gone | (ordinal < self.valid.oldest[env])
 
     def find(self, env: Array, row: Array) -> tuple[Array, Array, Array]:
         """Return of each row its transition's number, whether it is a valid start, and whether it was given up."""

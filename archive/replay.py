@@ -106,27 +106,18 @@ class Replay:
 
         `beta` replaces the sampler's for this batch; arrays of `out`, a dict by batch name, are filled and returned.
         """
-        thread = get_ident()
-        with lock:
-            drawn = self._next(thread, batch_size, beta)
-        if drawn.loading is not None:
-            drawn.loading.wait()
-        with self._rows.reading:
-            self._rows.require_open()
-            batch = self._assembly.make(drawn.ids, drawn.weight, drawn.place)
+        batch = self._made(self._take(batch_size, beta))
         if out is not None:
             check_out(out, batch.asdict())
             batch = Batch(fill(out, batch.asdict()))
-        del self._ahead.given[thread]
+        self._give_out()
         return batch
 
     def draw(self, batch_size: int | None = None, *, beta: float | None = None) -> tuple[Array, Array]:
         """Draw the next batch's ids and weights without reading its rows."""
-        thread = get_ident()
-        with lock:
-            drawn = self._next(thread, batch_size, beta)
+        drawn = self._take(batch_size, beta)
         found = drawn.ids, drawn.weight
-        del self._ahead.given[thread]
+        self._give_out()
         return found
 
     def gather(self, index: Any, fields: Sequence[str] | None = None) -> Batch:
@@ -144,11 +135,24 @@ class Replay:
         while True:
             yield self.sample()
 
-    def _next(self, thread: int, batch_size: int | None, beta: float | None) -> Draw:
-        """Return the draw that this call is for."""
-        asked = self._asked(batch_size, beta)
-        self._refresh()
-        return self._ahead.take(thread, asked, self._prefetch, self._draw)
+    def _take(self, batch_size: int | None = None, beta: float | None = None) -> Draw:
+        """Return the draw that this call is for; this thread's next one too, unless `_give_out` says it was given."""
+        with lock:
+            asked = self._asked(batch_size, beta)
+            self._refresh()
+            return self._ahead.take(get_ident(), asked, self._prefetch, self._draw)
+
+    def _made(self, drawn: Draw) -> Batch:
+        """Return the batch of a draw."""
+        if drawn.loading is not None:
+            drawn.loading.wait()
+        with self._rows.reading:
+            self._rows.require_open()
+            return self._assembly.make(drawn.ids, drawn.weight, drawn.place)
+
+    def _give_out(self) -> None:
+        """Note that what this thread took has been given out."""
+        del self._ahead.given[get_ident()]
 
     def _asked(self, batch_size: int | None, beta: float | None) -> tuple[int, float | None]:
         """Return the size of a batch and its beta, None for the sampler's."""
@@ -203,15 +207,20 @@ class Replay:
 
         Ids whose rows have left the capacity are ignored and counted in `ignored_updates`.
         """
+        with lock:
+            priorities, ids, values = self._update(index, priority)
+            priorities.update(ids, values)
+
+    def _update(self, index: Any, priority: Any) -> tuple[Priorities, Array, Array]:
+        """Return what priorities are kept in, ids, and a float64 for each."""
         if self._priorities is None:
             raise StateError("update_priorities needs sampler=archive.Prioritized(...)")
-        with lock:
-            self._refresh()
-            ids = self._ids(index)
-            values = priority if type(priority) is np.ndarray else as_array("priority", priority)
-            if values.shape != ids.shape or values.dtype.kind not in "fiub":
-                raise FieldError(f"priority: expected {len(ids)} numbers, found {values.dtype} of shape {values.shape}")
-            self._priorities.update(ids, values.astype(np.float64))
+        self._refresh()
+        ids = self._ids(index)
+        values = priority if type(priority) is np.ndarray else as_array("priority", priority)
+        if values.shape != ids.shape or values.dtype.kind not in "fiub":
+            raise FieldError(f"priority: expected {len(ids)} numbers, found {values.dtype} of shape {values.shape}")
+        return self._priorities, ids, values.astype(np.float64)
 
     def _ids(self, index: Any) -> Array:
         """Return ids as int64 (B,)."""
@@ -247,9 +256,13 @@ class Replay:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of this run; options stay as this replay was made, capacity and seed included."""
         with lock:
-            fresh = Replay(self._rows, self._run_id, self.options, self.sampler, self._prefetch)
-            fresh._load(state)
-            self.__dict__ = fresh.__dict__
+            self.__dict__ = self._loaded(state).__dict__
+
+    def _loaded(self, state: Mapping[str, Any]) -> Replay:
+        """Return another replay like this one that goes on from a state."""
+        fresh = Replay(self._rows, self._run_id, self.options, self.sampler, self._prefetch)
+        fresh._load(state)
+        return fresh
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         if state["draw_version"] != DRAW_VERSION:

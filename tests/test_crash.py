@@ -226,8 +226,14 @@ def found_state(run, states, since=0):
     raise AssertionError("; ".join(wrong))
 
 
-def go_on(path, states):
-    """Open a file to append, compare, append, close, compare again."""
+def expect_clean(path):
+    """What a death leaves is no damage."""
+    found = archive.verify(path)
+    assert found.clean, found.findings
+
+
+def go_on(path, states, verified=True):
+    """Open a file to append, compare, append, close, compare again, verify."""
     run = archive.open(path, "a", commit_every=None)
     player = Player(found_state(run, states).copy(), run, life=99)
     player.steps(2)
@@ -239,6 +245,8 @@ def go_on(path, states):
     with archive.open(path) as run:
         assert differences(run, player.diary) == []
     assert opens_plainly(path)
+    if verified:
+        expect_clean(path)
 
 
 def recovered(path):
@@ -270,8 +278,10 @@ def examine(path, death, allowed, number):
     if death.redone is None or number % 10 == 0:
         with archive.open(path) as run:
             found_state(run, allowed)
+    if number % 10 == 0:
+        expect_clean(path)
     if death.redone is None:
-        go_on(path, allowed)
+        go_on(path, allowed, verified=number % 10 == 5)
     else:
         assert recovered(path) == death.redone  # what it holds then is examined at the next death
     return plain
@@ -515,6 +525,8 @@ def endure_kills(folder, envs, count, choice, most_rows):
             since = 0 if life % 30 == 0 else max(min(map(len, diary.lines)) - 100, 0)  # all of it now and then
             with archive.open(path) as run:
                 diary = found_state(run, states, since).copy()
+            if life % 10 == 0:
+                expect_clean(path)
             if len(diary.lines[0]) > most_rows:
                 path.unlink()
                 diary, files = Diary(envs), files + 1

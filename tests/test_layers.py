@@ -34,7 +34,7 @@ assembly   epochs   priorities   appender
 draw
 ahead
 replay   writer
-rebuilding   run
+mix   rebuilding   run
 opening   info   salvaging   verification
 branch   repairing
 __init__
