@@ -416,7 +416,7 @@ def interrupted_while_opening(path):
     """Ctrl-C at lines all over open and create: nothing stays locked, nothing half made stays behind."""
     recorder = Recorder(path).started()
     recorder.close()
-    first = 1 + 20 * int(path.stem)
+    first = 1 + 50 * int(path.stem)
     new = path.with_name(f"{path.stem}_new.h5")
     for action in (lambda: archive.open(path, "a", commit_every=None), lambda: archive.create(new, schema(0))):
         with At(1 << 60) as whole:
@@ -424,7 +424,7 @@ def interrupted_while_opening(path):
         run.close()
         new.unlink(missing_ok=True)
         last = (1 << 60) - whole.left - 3 * int(path.stem)  # all tries together press at each of the last sixty lines
-        for number in (*range(first, last, 401), last - 2, last - 1, last, 100_000):
+        for number in (*range(first, last, 1009), last - 2, last - 1, last, 100_000):
             run = None
             with At(number) as at, contextlib.suppress(KeyboardInterrupt):
                 run = action()

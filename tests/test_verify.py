@@ -122,11 +122,11 @@ def start(script: str, *arguments: Any) -> subprocess.Popen[str]:
 
 def test_files_that_another_process_writes_are_clean(path: Path) -> None:
     count = 0
-    with start(WRITER, path, 200) as process:
+    with start(WRITER, path, 600) as process:
         while process.poll() is None:
             assert texts(path) == []
             count += 1
-    assert count > 1
+    assert count
     assert process.returncode == 0
     assert texts(path) == []
 
