@@ -93,6 +93,8 @@ def verdict(found: archive.Repair) -> str:
     """Return what a repair came to, in one line."""
     if found.done:
         return f"repaired; what was there before is in {printable(found.copy)}"
+    if not found.steps and not found.left:
+        return "good: there is nothing to repair"
     return "nothing was changed" + ("; --yes does it" if found.steps else ": there is nothing that repair can do")
 
 

@@ -456,5 +456,7 @@ def test_commands(files: dict[str, Path]) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     assert "repaired" in done.output
     assert call("verify", path, "--quick").exit_code == 0
+    again = call("repair", path)
+    assert (again.exit_code, again.output) == (0, "good: there is nothing to repair\n")
     for copy in path.parent.glob("*.repair-*"):
         copy.unlink()
