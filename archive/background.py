@@ -22,13 +22,14 @@ class Background:
     """A thread called `name`, begun with the first work. That of a parent is not there in a forked child."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.thread, self.owner, self.closed = name, ThreadPoolExecutor(1), -1, False
+        self.name, self.owner, self.closed = name, -1, False
+        self.thread: ThreadPoolExecutor | None = None
 
     def begin(self, work: Callable[..., T], *arguments: object) -> Future[T] | None:
         """Begin work; None where no thread takes it any more: after `close`, or because the interpreter ends."""
         if self.closed:
             return None
-        if self.owner != os.getpid():
+        if self.thread is None or self.owner != os.getpid():
             self.thread, self.owner = ThreadPoolExecutor(1, f"archive-{self.name}", block_signals), os.getpid()
         try:
             return self.thread.submit(work, *arguments)
@@ -38,5 +39,5 @@ class Background:
     def close(self, wait: bool) -> None:
         """Give up what has not begun; wait for what has, if asked to."""
         self.closed = True
-        if self.owner == os.getpid():
+        if self.thread is not None and self.owner == os.getpid():
             self.thread.shutdown(wait=wait, cancel_futures=True)

@@ -7,7 +7,7 @@ which name the run, are made anew.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from . import payload
-from .block import Block
 from .budget import parse_bytes
 from .checkpoint import Checkpoint
 from .chunk import relabel
 from .column import Column
 from .episodes import Episodes
 from .errors import DamagedError, StateError
+from .finding import Progress
 from .guard import lock
 from .opening import existing, make_file, new_run_id, open_reader, provenance
 from .record import ENDED, OPEN
@@ -30,8 +30,6 @@ from .run import Run
 from .source import Source
 from .store import Store
 from .writer import Writer
-
-Progress = Callable[[int, int], None]  # chunks copied, chunks in all
 
 
 def fork(
@@ -110,7 +108,7 @@ class Branch:
         rows.rows, rows.states = position["rows"].astype(np.int64), position["states"].astype(np.uint8)
         rows.rewinds = [rewind for rewind in self.source.rewinds if rewind.last < self.checkpoint.id]
         for number, rewind in enumerate(rows.rewinds):
-            store.write_block(f"meta/rewind_block_{number}", Block.REWIND, rewind.to_json())
+            store.write_rewind(rewind, number)
         episodes = self.source.episodes
         rows.episodes = Episodes(episodes.envs, header.schema.columns, {k: episodes[k] for k in episodes.columns})
         rows.episodes.back_to(position)

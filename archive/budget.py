@@ -7,6 +7,7 @@ from .header import Header
 
 SMALL = 64  # times smaller than the largest field
 ENCODING = 4  # chunks that are encoded in the background at a time
+MODEST = 64 << 20  # bytes
 SPARE_SLOTS = 16  # what one item of a batch may touch, and full chunks that wait to be written
 
 
@@ -38,6 +39,11 @@ def least_slots(header: Header) -> int:
 def least_memory(header: Header) -> int:
     """Return the smallest budget in bytes that is accepted."""
     return least_slots(header) * sum(header.rows[name] * header.row_bytes(name) for name in header.fields)
+
+
+def modest_memory(header: Header) -> int:
+    """Return a budget for those who look at a run once: 64 MiB, or what is accepted at least."""
+    return max(MODEST, least_memory(header))
 
 
 def rows_kept(header: Header, memory: int) -> dict[str, int]:

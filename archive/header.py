@@ -16,8 +16,8 @@ from .errors import ArchiveError, DamagedError, NotARunError, SchemaError, Versi
 from .layout import FORMAT, FORMAT_VERSION
 from .record import Region
 from .schema import COMPRESSIONS, Schema
+from .superblock import SIGNATURE
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SEARCHED = 1 << 20  # the schema block is among the first things that are written
 MOST_CHUNK = 64 << 20  # decoded bytes of a chunk of more than one row
 MOST_RECORDS = 64 << 20  # bytes of the commit region
@@ -113,9 +113,14 @@ class Header:
             raise DamagedError(f"{path}: {error}") from error
         if block is None or block.values.get("format") != FORMAT:
             raise NotARunError(f"{path}: an HDF5 file, but not a run recorded by {FORMAT}")
+        return cls.of(block, path)
+
+    @classmethod
+    def of(cls, block: Block, path: str) -> Header:
+        """Return what a schema block says; NotARunError if it makes no sense."""
         try:
             return cls.from_json(block.values, path)
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
             if isinstance(error, ArchiveError):
                 raise
             raise NotARunError(f"{path}: schema block that makes no sense: {error!r}") from error

@@ -79,15 +79,15 @@ class Mix:
 
         Everything is checked before anything changes.
         """
-        ids, values = np.asarray(as_array("index", index)), np.asarray(as_array("priority", priority))
+        ids, values = as_array("index", index), as_array("priority", priority)
         if ids.ndim != 1 or ids.dtype.kind not in "iu" or values.shape != ids.shape:
             raise FieldError(f"index, priority: expected (B,) both, found {ids.dtype} {ids.shape} and {values.shape}")
-        source = ids.astype(np.int64) >> SOURCE_BIT
+        ids = ids.astype(np.int64)
+        source, own = ids >> SOURCE_BIT, ids & ((1 << SOURCE_BIT) - 1)
         position((source < 0) | (source >= len(self.replays)), IndexRangeError, "the id of no replay of this mix", ids)
         parts = [(r, source == k) for k, r in enumerate(self.replays) if isinstance(r.sampler, Prioritized)]
         if not parts:
             raise StateError("update_priorities needs a replay with sampler=archive.Prioritized(...) in the mix")
-        own = ids.astype(np.int64) & ((1 << SOURCE_BIT) - 1)
         with lock:
             updates = [replay._update(own[mine], values[mine]) for replay, mine in parts]
             for priorities, some, new in updates:

@@ -17,6 +17,7 @@ from .errors import DamagedError
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int | None, ...]
+FOREIGN = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)  # what a strange file may cause
 SHUFFLE, FLETCHER32 = 2, 3  # numbers of HDF5's filters
 FEW_PLACES = 10**7  # places of chunks in indexes, used or not, that are looked through in half a second
 MORE_PLACES = 2  # for each byte of the file: environments may differ very much in length

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from . import _core, payload
+from . import payload
 from .block import Block
-from .chunk import decode, encode, spread
-from .codec import CODECS
+from .chunk import checked, decode, encode, spread
+from .column import Column
 from .lock import WriterLock
 from .lost import Lost
 from .ranges import Ranges
@@ -89,13 +88,12 @@ class Rebuilding:
         found = self.remains.chunks.get((number, env, first))
         tail = self.remains.tails.get((number, env))
         if found is not None and found.rows == rows and (tail is None or tail[0] >= first + rows):
-            body = self.remains.read(found.offset, found.size)
-            return body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
+            return self.stored(found)
         column = self.rows.columns[self.header.fields[number]]
         raw = np.zeros(column.chunk_bytes, np.uint8)
         epoch = FRESH
         if found is not None:
-            spread(self.decoded(found), column.dtype.itemsize, raw)
+            spread(self.decoded(column, found), column.dtype.itemsize, raw)
             raw[found.rows * column.field.nbytes :] = 0
             epoch = found.epoch
         if tail is not None and tail[0] < first + rows and first < tail[0] + len(tail[1]) // column.field.nbytes:
@@ -109,14 +107,14 @@ class Rebuilding:
         trailer = self.header.trailer(number, env, first, rows, epoch)
         return encode(raw, column.dtype.itemsize, column.codec, trailer)
 
-    def decoded(self, found: Found) -> bytes:
+    def stored(self, found: Found) -> bytes:
+        """Return the bytes of a chunk as it was stored; the last checksum, which may be gone, is made anew."""
+        return checked(self.remains.read(found.offset, found.size))
+
+    def decoded(self, column: Column, found: Found) -> bytes:
         """Return the rows of a chunk, still shuffled."""
-        name = self.header.fields[found.field]
-        body = self.remains.read(found.offset, found.size)
-        data = body + struct.pack("<I", _core.checksum(np.frombuffer(body, np.uint8)))
-        identity = (bytes.fromhex(self.header.run_id), found.field, found.env, found.first)
-        size = self.header.rows[name] * self.header.row_bytes(name)
-        return decode(data, size, CODECS[self.header.codec(name)], identity)
+        identity = (column.run_id, found.field, found.env, found.first)
+        return decode(self.stored(found), column.chunk_bytes, column.codec, identity)
 
     def lay_tail(self, rowsize: int, first: int, raw: Array, base: int, data: bytes) -> None:
         """Write the rows of a tail that starts with row `base` over those of a chunk."""
@@ -144,9 +142,9 @@ class Rebuilding:
 
     def write_blocks(self) -> None:
         """Write down again what was given up, and what is lost now."""
-        self.rows.rewinds = [r for r in self.rows.rewinds if len(r.rows) == len(r.back_to) == len(self.rows.rows)]
+        self.rows.rewinds = [r for r in self.rows.rewinds if r.fits(len(self.rows.rows))]
         for number, rewind in enumerate(self.rows.rewinds):
-            self.store.write_block(f"meta/rewind_block_{number}", Block.REWIND, rewind.to_json())
+            self.store.write_rewind(rewind, number)
         if self.lost:
             self.store.write_block("meta/lost_block_0", Block.LOST, Lost(tuple(self.lost)).to_json())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import disk
 from ._file import JournaledFile, ReadView
-from .budget import least_memory
+from .budget import modest_memory
 from .errors import MissingRunError
 from .finding import Finding, Progress, damaged
 from .guard import lock
@@ -22,7 +22,7 @@ from .snapshot import ENTRY, entries, read_journal, recover, take
 from .store import Store
 from .superblock import SIZE as SUPERBLOCK
 from .superblock import superblock
-from .verification import MEMORY, header_at, look, trial, verify
+from .verification import header_at, look, trial, verify
 from .writer import Writer
 
 EMPTY = 512  # bytes that are written over a record that must not count
@@ -218,7 +218,7 @@ class Repairing:
         store = Store(file.fd, self.path, file)
         try:
             store.resume(self.header, record.end)
-            rows = Rows(self.header, self.path, store.read_at, max(MEMORY, least_memory(self.header)), lock)
+            rows = Rows(self.header, self.path, store.read_at, modest_memory(self.header), lock)
             rows.restore(snapshot)
             failing = rows.restore_open(record)
             writer = Writer(rows, store, held, record, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import disk
-from .budget import least_memory
+from .budget import modest_memory
 from .errors import ExistingRunError, MissingRunError
 from .finding import Progress, damaged
 from .guard import lock
@@ -18,8 +18,6 @@ from .rebuilding import Rebuilding
 from .remains import Remains, remains_of
 from .rows import Rows
 from .store import Store
-
-MEMORY = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def write(remains: Remains, target: Path) -> Rebuilding:
         store = Store(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | disk.FLAGS, 0o644), str(target))
         header = remains.header
         store.lay_out(header.schema, header.run_id, header.compression, texts_of(remains), header.rows)
-        rows = Rows(store.header, str(target), store.read_at, max(MEMORY, least_memory(header)), lock)
+        rows = Rows(store.header, str(target), store.read_at, modest_memory(header), lock)
         rebuilt = Rebuilding(remains, rows, store, held)
         rebuilt.finish()
         os.rename(partial, target)

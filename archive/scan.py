@@ -15,7 +15,7 @@ from zlib_ng import zlib_ng
 from . import chunk, disk
 from .block import Block
 from .chunk import SIZE, Trailer, most_stored
-from .errors import ArchiveError, DamagedError, NotARunError
+from .errors import DamagedError, NotARunError
 from .finding import FAILURES, Progress
 from .header import Header
 from .layout import FORMAT
@@ -91,25 +91,19 @@ def block_at(fd: int, at: int) -> Block | None:
     if len(head) < Block.HEAD.size or Block.HEAD.unpack(head)[2] > LARGEST_BLOCK:
         return None
     try:
-        block = Block.parse(disk.read_at(fd, Block.HEAD.size + Block.HEAD.unpack(head)[2] + 4, at))
+        return Block.parse(disk.read_at(fd, Block.HEAD.size + Block.HEAD.unpack(head)[2] + 4, at))
     except DamagedError:
         return None
-    return block if block is not None and isinstance(block.values, dict) else None
 
 
 def header_of(blocks: list[Block], path: str) -> Header:
     """Return what the schema block says of which most copies are there."""
-    texts = [block.values for block in blocks if block.kind == Block.SCHEMA and block.values.get("format") == FORMAT]
-    runs = Counter(str(values.get("run_id")) for values in texts)
+    schemas = [block for block in blocks if block.kind == Block.SCHEMA and block.values.get("format") == FORMAT]
+    runs = Counter(str(block.values.get("run_id")) for block in schemas)
     if not runs:
         raise NotARunError(f"{path}: no schema block of {FORMAT} in any of its bytes")
     chosen = runs.most_common(1)[0][0]
-    try:
-        return Header.from_json(next(values for values in texts if str(values.get("run_id")) == chosen), path)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, ArchiveError):
-            raise
-        raise NotARunError(f"{path}: schema block without {error}") from error
+    return Header.of(next(block for block in schemas if str(block.values.get("run_id")) == chosen), path)
 
 
 def parsed(blocks: list[Block], kind: int, form: Callable[[Mapping[str, Any]], Value]) -> list[Value]:

@@ -25,7 +25,7 @@ from .errors import DamagedError
 from .guard import quiet
 from .header import Header
 from .layout import FORMAT_VERSION
-from .objects import FLETCHER32, SHUFFLE, Form, Objects
+from .objects import FLETCHER32, FOREIGN, SHUFFLE, Form, Objects
 from .record import MAX_SLOTS, Record
 from .rewind import Rewind
 
@@ -37,7 +37,6 @@ HELD = 512  # bytes of all entries but the last
 AT_ONCE = 2000  # entries that are read together
 TEXTS = ("schema_json", "environment_json", "metadata_json", "options_json", "provenance_json")
 MORE = 1 << 12  # bytes by which a chunk may be larger than what it decodes to, beside an eighth of that
-FOREIGN = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)  # what a strange file may cause
 
 
 @dataclass(frozen=True)

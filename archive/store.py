@@ -1,6 +1,6 @@
 """The writer's side of the HDF5 file: datasets, whole chunks, episode columns, attributes, checkpoint slots.
 
-Only this module, `snapshot` and `contents` know h5py. Every call runs under `guard.quiet`.
+Of those who write only `datasets` knows h5py beside it. Every call runs under `guard.quiet`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from .errors import ArchiveError, DamagedError, SchemaError, WriteError
 from .guard import lock, quiet
 from .header import Header
 from .layout import FORMAT, FORMAT_VERSION, SPARE_ROWS, chunk_rows
+from .objects import FOREIGN
 from .record import Region
+from .rewind import Rewind
 from .schema import Schema
 from .text import MOST_TEXT
 
 LIBVER = ("v110", "v110")
-FOREIGN = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)  # what a strange file may cause
 
 
 class Calls:
@@ -233,6 +234,10 @@ class Store:
                 data = Block(Block.SCHEMA, self.header.to_json()).pack().ljust(LEAST, b"\0")
                 contiguous(self.handle, f"meta/schema_copy_{number}", len(data))[:] = np.frombuffer(data, np.uint8)
             self.copies = number
+
+    def write_rewind(self, rewind: Rewind, number: int) -> None:
+        """Write down what was given up, as block `number` of its kind."""
+        self.write_block(f"meta/rewind_block_{number}", Block.REWIND, rewind.to_json())
 
     def write_block(self, name: str, kind: int, values: Mapping[str, Any]) -> None:
         """Write down in the byte stream what was given up or lost."""

@@ -14,7 +14,7 @@ import numpy as np
 from . import disk
 from ._file import ReadView, superblock_check
 from .bounds import MOST_ROWS
-from .budget import least_memory
+from .budget import modest_memory
 from .checkpoint import every
 from .chunk_check import ChunkCheck
 from .contents import BROKEN, Contents, check_contents, examine, examined, ranges_of
@@ -30,7 +30,6 @@ from .snapshot import Snapshot, consistent, settle
 
 Array = np.ndarray[Any, Any]
 SWEEPS, ATTEMPTS = 3, 20
-MEMORY = 64 << 20
 
 
 def verify(
@@ -134,7 +133,7 @@ class State:
         self.check_superblock(record)
         if not set(EPISODE_COLUMNS) <= set(contents.episodes):
             return
-        self.rows = Rows(self.header, self.path, self.view.read_at, max(MEMORY, least_memory(self.header)))
+        self.rows = Rows(self.header, self.path, self.view.read_at, modest_memory(self.header))
         if not self.fits(contents):
             return
         self.rows.restore(Snapshot(record, contents.chunks, self.table(contents), {}, contents.rewinds))

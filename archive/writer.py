@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from .appender import Appender
-from .block import Block
 from .checkpoint import Checkpoint, every
 from .commit import Commits
 from .episodes import CHUNK
@@ -78,7 +77,7 @@ class Writer(Appender):
             raise StateError(f"{rows.path}: checkpoint {number} does not lie in this run's past")
         rewind = Rewind(number + 1, latest, rows.rows.tolist(), position["rows"].tolist())
         with self.change:
-            self.store.write_block(f"meta/rewind_block_{len(rows.rewinds)}", Block.REWIND, rewind.to_json())
+            self.store.write_rewind(rewind, len(rows.rewinds))
             rows.rewinds.append(rewind)
             rows.episodes.back_to(position)
             rows.states[:] = ENDED
@@ -98,7 +97,7 @@ class Writer(Appender):
         latest = self.commits.latest
         rewind = Rewind(min(knew, default=latest + 1), latest, rows.rows.tolist(), back_to.tolist())
         with self.change:
-            self.store.write_block(f"meta/rewind_block_{len(rows.rewinds)}", Block.REWIND, rewind.to_json())
+            self.store.write_rewind(rewind, len(rows.rewinds))
             rows.rewinds.append(rewind)
             before, kept = episodes.count, {name: episodes[name] for name in episodes.columns}
             inside = kept["start"] < back_to[kept["env"]]
